@@ -1,0 +1,1 @@
+"""What crosses a border: resource types, names and the gRPC contract."""

@@ -1,0 +1,181 @@
+"""Every name that two rooms, or a user and a room, must agree on."""
+
+from enum import StrEnum
+from typing import Final
+
+GROUP: Final = "fastgen.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "FastGenDeployment"
+PLURAL: Final = "fastgendeployments"
+SHORT_NAME: Final = "fgd"
+
+OPERATOR_MANAGER: Final = "fastgen-operator"
+"""Field manager of what the operator applies: the children and its part of the status."""
+BALANCER_MANAGER: Final = "fastgen-balancer"
+"""Field manager of the balancer's leader: `slo`, `lastDecision` and its two conditions."""
+
+PAUSED_ANNOTATION: Final = f"{GROUP}/paused"
+
+DEPLOYMENT_LABEL: Final = f"{GROUP}/deployment"
+"""Label of every child: the name of the FastGenDeployment that it belongs to."""
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MAX_NAME_LENGTH: Final = 48
+"""Longest name of a FastGenDeployment: the longest child name must stay a DNS label (63)."""
+
+
+class Component(StrEnum):
+    """What a child pod does."""
+
+    REPLICA = "replica"
+    BALANCER = "balancer"
+
+
+class Port:
+    """TCP ports inside the pods and of the Services."""
+
+    REPLICA_HTTP: Final = 8000
+    REPLICA_GRPC: Final = 9000
+    BALANCER: Final = 8080
+    """Envoy's listener: HTTP/1.1, HTTP/2 and gRPC."""
+    PICKER: Final = 9002
+    """ext_proc and access log service; loopback only."""
+    BALANCER_HTTP: Final = 9090
+    """The picker's own HTTP: /metrics, /healthz, /readyz, /drain."""
+    ENVOY_ADMIN: Final = 9901
+    """Envoy's admin interface; loopback only."""
+    SERVICE: Final = 80
+    """Client Service: HTTP and gRPC."""
+    OPERATOR_HTTP: Final = 8081
+
+
+def balancer_name(deployment: str) -> str:
+    """Name of the balancer's Deployment, ServiceAccount, Role, RoleBinding and Lease."""
+    return f"{deployment}-balancer"
+
+
+def replica_name(deployment: str) -> str:
+    """Name of the replicas' Deployment, ServiceAccount and headless Service."""
+    return f"{deployment}-replica"
+
+
+def slo_config_map_name(deployment: str) -> str:
+    """Name of the ConfigMap that carries the SLO to the replicas without restarting them."""
+    return f"{deployment}-slo"
+
+
+def service_name(deployment: str) -> str:
+    """Name of the Service that clients use."""
+    return deployment
+
+
+def url(deployment: str, namespace: str) -> str:
+    """Base URL of the deployment's OpenAI API inside the cluster; its host serves gRPC too."""
+    return f"http://{service_name(deployment)}.{namespace}.svc/v1"
+
+
+class Header:
+    """HTTP headers, which gRPC carries as metadata. Envoy removes the clients' own internal ones."""
+
+    REQUEST_ID: Final = "x-request-id"
+    MODEL: Final = "x-fastgen-model"
+    """Names the deployment at a shared balancer."""
+    ENDPOINT: Final = "x-fastgen-endpoint"
+    """Picker to Envoy: `ip:port[,ip:port]`, in order of preference."""
+    WAITED: Final = "x-fastgen-waited-ms"
+    """Picker to replica: how long the request has waited before it was sent, milliseconds."""
+    REPLICA: Final = "x-fastgen-replica"
+    """Replica to client: the name of the pod that answers."""
+
+
+class Outcome(StrEnum):
+    """How a request ended, label `outcome` of `Metric.REQUESTS`; each request is counted once."""
+
+    GOOD = "good"
+    LATE_FIRST_TOKEN = "late_first_token"
+    SLOW_TOKENS = "slow_tokens"
+    TOKEN_GAP = "token_gap"
+    REFUSED = "refused"
+    ERROR = "error"
+    EXCLUDED = "excluded"
+    """The client's own error or early cancellation: neither good nor bad."""
+
+
+class Target(StrEnum):
+    """One target of the SLO, label `target` of `Metric.TARGET_MISSES`."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    GAP = "gap"
+
+
+class MetricLabel:
+    """Labels that our processes put on each of their series themselves.
+
+    Scrape configurations differ in the target labels that they add, so queries rest on these.
+    """
+
+    DEPLOYMENT: Final = "deployment"
+    NAMESPACE: Final = "deployment_namespace"
+
+
+class Metric:
+    """Prometheus names, as exposed (counters with `_total`)."""
+
+    # Replicas; REQUESTS also by the balancer, for what never reached or never left a replica.
+    REQUESTS: Final = "fastgen_requests_total"
+    TARGET_MISSES: Final = "fastgen_slo_target_misses_total"
+    TTFT: Final = "fastgen_time_to_first_token_seconds"
+    TPOT: Final = "fastgen_time_per_output_token_seconds"
+    TOKEN_GAP: Final = "fastgen_token_gap_seconds"
+    PROMPT_TOKENS: Final = "fastgen_prompt_tokens_total"
+    OUTPUT_TOKENS: Final = "fastgen_output_tokens_total"
+    RUNNING_REQUESTS: Final = "fastgen_running_requests"
+    WAITING_REQUESTS: Final = "fastgen_waiting_requests"
+    OWED_TOKENS: Final = "fastgen_owed_tokens"
+    KV_USAGE: Final = "fastgen_kv_usage_ratio"
+    STEP_SECONDS: Final = "fastgen_step_seconds"
+    STEP_TOKENS: Final = "fastgen_step_tokens"
+    PREEMPTIONS: Final = "fastgen_preemptions_total"
+    # Balancer.
+    QUEUED_REQUESTS: Final = "fastgen_balancer_queued_requests"
+    IN_FLIGHT_REQUESTS: Final = "fastgen_balancer_in_flight_requests"
+    PICKS: Final = "fastgen_balancer_picks_total"
+    RETRIES: Final = "fastgen_retries_total"
+    ENDPOINTS: Final = "fastgen_balancer_endpoints"
+    DESIRED_REPLICAS: Final = "fastgen_autoscaler_desired_replicas"
+    LEADER: Final = "fastgen_autoscaler_leader"
+    DECISIONS: Final = "fastgen_autoscaler_decisions_total"
+    # Operator.
+    RECONCILES: Final = "fastgen_operator_reconciles_total"
+    RECONCILE_SECONDS: Final = "fastgen_operator_reconcile_seconds"
+
+
+class Condition:
+    """Types of `status.conditions`."""
+
+    READY: Final = "Ready"
+    RECONCILING: Final = "Reconciling"
+    STALLED: Final = "Stalled"
+    AVAILABLE: Final = "Available"
+    MODEL_READY: Final = "ModelReady"
+    ROLLOUT_BLOCKED: Final = "RolloutBlocked"
+    CAPACITY_BLOCKED: Final = "CapacityBlocked"
+    UPGRADE_AVAILABLE: Final = "UpgradeAvailable"
+    SLO_MET: Final = "SLOMet"
+    SCALING_ACTIVE: Final = "ScalingActive"
+
+
+TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
+"""A replica that cannot serve writes `Reason: sentence` here; the operator puts it into the status."""
+
+
+class StartupFailure(StrEnum):
+    """Reasons with which a replica's termination message may begin."""
+
+    MODEL_NOT_FOUND = "ModelNotFound"
+    MODEL_UNSUPPORTED = "ModelUnsupported"
+    MODEL_INVALID = "ModelInvalid"
+    OUT_OF_MEMORY = "OutOfMemory"
+    CONFIG_INVALID = "ConfigInvalid"
