@@ -1,0 +1,65 @@
+"""One FastGen installation on the real cluster, shared by the whole test session."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster_access import NAMESPACE, Kubernetes, wait_until
+from fastgen_devcluster import Cluster
+from fastgen_devcluster.images import build_images
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SYSTEM_NAMESPACE = "fastgen-system"
+NAME = "smollm2"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    return Cluster.current()
+
+
+@pytest.fixture(scope="session")
+def kubernetes(cluster: Cluster) -> Kubernetes:
+    return Kubernetes(cluster)
+
+
+@pytest.fixture(scope="session")
+def installation(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
+    """The chart, installed by Helm with the images of this tree."""
+    images = build_images()
+    kubernetes.helm(
+        "upgrade", "--install", "fastgen", str(REPOSITORY / "charts/fastgen"),
+        "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m",
+        "--set", f"images.control={images.control},images.runtime={images.runtime}",
+        "--set", f"prometheus.url={kubernetes.cluster.prometheus_url}",
+    )  # fmt: skip
+    kubernetes.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
+    kubernetes.kubectl("create", "namespace", NAMESPACE)
+    yield kubernetes
+    kubernetes.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
+
+
+@pytest.fixture(scope="session")
+def example() -> dict[str, Any]:
+    """The demo's FastGenDeployment, as the starting point of the tests."""
+    manifest = yaml.safe_load((REPOSITORY / "examples/smollm2-cpu.yaml").read_text())
+    manifest["metadata"] = {"name": NAME}
+    return dict(manifest)
+
+
+@pytest.fixture(scope="session")
+def deployment(installation: Kubernetes, example: dict[str, Any]) -> Kubernetes:
+    """The FastGenDeployment, Ready with one replica; the autoscaler switched off."""
+    example["spec"]["scaling"] |= {"mode": "Disabled"}
+    installation.apply(example)
+    wait_until("Ready", lambda: installation.is_settled(NAME, 1), seconds=180)
+    return installation
+
+
+@pytest.fixture(scope="session")
+def url(deployment: Kubernetes) -> str:
+    """Base URL of the OpenAI API, as this machine reaches it."""
+    service = deployment.get("service", NAME)
+    return f"http://{service['spec']['clusterIP']}/v1"
