@@ -1,0 +1,1 @@
+"""A real Kubernetes on this machine, for `make demo` and the tests."""

@@ -1,0 +1,114 @@
+"""What a person types: python -m fastgen_devcluster VERB."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fastgen_devcluster import lifecycle
+from fastgen_devcluster.cluster import Cluster
+from fastgen_devcluster.command import CommandFailed
+from fastgen_devcluster.errors import SetupError
+from fastgen_devcluster.packages import ensure_packages, require_root
+from fastgen_devcluster.programs import ensure_programs
+from fastgen_devcluster.progress import console, format_seconds, step
+from fastgen_devcluster.settings import Settings
+from fastgen_devcluster.teardown import leftovers, take_down
+
+app = typer.Typer(
+    help="A real Kubernetes on this machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def main() -> None:
+    """Run a verb; what the reader can mend is told in one line."""
+    try:
+        app()
+    except (SetupError, CommandFailed) as failure:
+        console.print(f"[red]error:[/red] {failure}", markup=True, soft_wrap=True)
+        sys.exit(1)
+
+
+def _is_own_cluster() -> bool:
+    own = os.environ.get("FASTGEN_KUBECONFIG")
+    if own:
+        console.print(f"FASTGEN_KUBECONFIG is set: using your cluster ({own}) as it is.")
+    return bool(own)
+
+
+@app.command()
+def up() -> None:
+    """Start the cluster, or do nothing when it runs."""
+    if _is_own_cluster():
+        return
+    require_root()
+    settings = Settings.from_environment()
+    started = time.monotonic()
+    with lifecycle.locked(settings):
+        if lifecycle.status(settings).is_up:
+            console.print("The cluster is up.")
+            return
+        ensure_packages()
+        lifecycle.start(settings, ensure_programs(settings.cache))
+    seconds = format_seconds(time.monotonic() - started)
+    console.print(f"The cluster is up ({seconds}). kubeconfig: {settings.kubeconfig}")
+
+
+@app.command()
+def down() -> None:
+    """Stop the cluster and remove everything but its images and logs."""
+    if _is_own_cluster():
+        return
+    require_root()
+    settings = Settings.from_environment()
+    with lifecycle.locked(settings):
+        with step("stop the cluster"):
+            take_down(settings, settings.node())
+        remaining = leftovers(settings, settings.node())
+    if remaining:
+        raise SetupError(f"Still there: {', '.join(remaining)}.")
+    console.print("The cluster is down.")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Tell whether the cluster runs; exit 1 when it does not."""
+    settings = Settings.from_environment()
+    now = lifecycle.status(settings)
+    if as_json:
+        facts = {**asdict(now), "is_up": now.is_up, "kubeconfig": str(settings.kubeconfig)}
+        print(json.dumps({**facts, "registry": settings.registry}))
+    else:
+        table = Table("process", "state", box=None)
+        for name in lifecycle.PROCESSES:
+            table.add_row(name, "running" if name in now.running else "[red]not running[/red]")
+        table.add_row("API", "ready" if now.api_ready else "[red]not ready[/red]")
+        console.print(table)
+    raise typer.Exit(0 if now.is_up else 1)
+
+
+@app.command(context_settings=PASS_THROUGH)
+def kubectl(context: typer.Context) -> None:
+    """Run kubectl on the cluster."""
+    cluster = Cluster.current()
+    flags = [f"--kubeconfig={cluster.kubeconfig}", *context.args]
+    os.execv(cluster.kubectl_path, ["kubectl", *flags])
+
+
+@app.command(context_settings=PASS_THROUGH)
+def helm(context: typer.Context) -> None:
+    """Run Helm on the cluster."""
+    cluster = Cluster.current()
+    flags = [f"--kubeconfig={cluster.kubeconfig}", *context.args]
+    os.execv(cluster.helm_path, ["helm", *flags])

@@ -1,0 +1,90 @@
+"""Brings the Debian packages that the cluster stands on."""
+
+import os
+import shutil
+from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastgen_devcluster.command import CommandFailed, run, succeeds
+from fastgen_devcluster.errors import SetupError
+from fastgen_devcluster.progress import step
+
+# What must be there, and the package that brings it.
+TOOLS = {
+    "buildah": "buildah",
+    "conntrack": "conntrack",
+    "containerd": "containerd",
+    "debootstrap": "debootstrap",
+    "docker-registry": "docker-registry",
+    "gcc": "gcc",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "nsenter": "util-linux",
+    "openssl": "openssl",
+    "runc": "runc",
+}
+FILES = {
+    "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",
+    "/usr/include/stdio.h": "libc6-dev",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+}
+KERNEL_MODULES = ("overlay", "br_netfilter", "nf_conntrack")
+
+
+def missing_packages() -> list[str]:
+    """The packages whose tools or files are not on this machine."""
+    # A user's PATH may leave out the directories where Debian keeps an administrator's tools.
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    tools = {package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
+    return sorted(tools | {package for file, package in FILES.items() if not Path(file).exists()})
+
+
+def require_root() -> None:
+    """Refuse anybody but root: namespaces, mounts and cgroups are root's."""
+    if os.geteuid() != 0:
+        raise SetupError(
+            "The development cluster needs root for namespaces and mounts: run it with sudo,"
+            " or name a cluster of your own in FASTGEN_KUBECONFIG."
+        )
+
+
+def ensure_packages() -> None:
+    """Install what is missing, without starting any of the services that come along."""
+    require_root()
+    _load_kernel_modules()
+    packages = missing_packages()
+    if not packages:
+        return
+    if not shutil.which("apt-get"):
+        raise SetupError(f"Install these first, apt-get is not here to do it: {' '.join(packages)}")
+    with step(f"install Debian packages: {' '.join(packages)}"), _services_held_back():
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        install = ("apt-get", "install", "-y", "--no-install-recommends", *packages)
+        try:
+            run("apt-get", "update", environment=quiet)
+            run(*install, environment=quiet)
+        except CommandFailed as failure:
+            raise SetupError(f"apt-get could not install {' '.join(packages)}: {failure}") from None
+
+
+def _load_kernel_modules() -> None:
+    # A kernel with these built in has no module to load; what is really absent shows up later.
+    if shutil.which("modprobe"):
+        for module in KERNEL_MODULES:
+            succeeds("modprobe", module)
+
+
+@contextmanager
+def _services_held_back() -> Iterator[None]:
+    # Debian starts containerd and the registry once installed; the cluster runs its own.
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink(missing_ok=True)

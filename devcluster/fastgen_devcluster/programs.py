@@ -1,0 +1,149 @@
+"""Compiles the cluster's Go programs once, from committed go.mod and go.sum."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastgen_devcluster.command import run
+from fastgen_devcluster.progress import step
+from fastgen_devcluster.settings import ROOM
+from fastgen_devcluster.toolchain import ensure_go
+
+KUBERNETES_VERSION = "v1.35.4"
+HELM_VERSION = "v4.3.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A folder under go/ and how its programs are built."""
+
+    name: str
+    packages: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    tags: str = ""
+
+    @property
+    def source(self) -> Path:
+        """The folder with go.mod and go.sum."""
+        return ROOM / "go" / self.name
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What `go build` is told."""
+        linker = " ".join(["-s -w", *(f"-X {variable}" for variable in self.variables)])
+        tags = ("-tags", self.tags) if self.tags else ()
+        return ("-mod=readonly", "-trimpath", "-ldflags", linker, *tags)
+
+    def key(self) -> str:
+        """A name for what comes out: the same sources and flags give the same key."""
+        digest = hashlib.sha256(repr((self.packages, self.flags)).encode())
+        for path in sorted(self.source.iterdir()):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        return digest.hexdigest()[:12]
+
+    def home(self, cache: Path) -> Path:
+        """Where the programs are kept."""
+        return cache / "bin" / f"{self.name}-{self.key()}"
+
+
+# Clients misbehave with a server whose version reads v0.0.0, hence the variables.
+_VERSION = "k8s.io/component-base/version"
+KUBERNETES = Module(
+    "kubernetes",
+    tuple(
+        f"k8s.io/kubernetes/cmd/{program}"
+        for program in (
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kubelet",
+            "kube-proxy",
+            "kubectl",
+        )
+    ),
+    (
+        f"{_VERSION}.gitVersion={KUBERNETES_VERSION}",
+        f"{_VERSION}.gitMajor=1",
+        f"{_VERSION}.gitMinor={KUBERNETES_VERSION.split('.')[1]}",
+    ),
+)
+ETCD = Module("etcd", (".",))
+COREDNS = Module("coredns", (".",))
+HELM = Module(
+    "helm",
+    ("helm.sh/helm/v4/cmd/helm",),
+    (f"helm.sh/helm/v4/internal/version.version={HELM_VERSION}",),
+)
+PROMETHEUS = Module(
+    "prometheus",
+    ("github.com/prometheus/prometheus/cmd/prometheus",),
+    tags="netgo,remove_all_sd,enable_kubernetes_sd",
+)
+MODULES = (KUBERNETES, ETCD, COREDNS, HELM, PROMETHEUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Where each compiled program lies."""
+
+    cache: Path
+
+    def kubernetes(self, program: str) -> Path:
+        """One of the six programs of Kubernetes."""
+        return KUBERNETES.home(self.cache) / program
+
+    @property
+    def etcd(self) -> Path:
+        """The store."""
+        return ETCD.home(self.cache) / "etcd"
+
+    @property
+    def coredns(self) -> Path:
+        """The name server."""
+        return COREDNS.home(self.cache) / "coredns"
+
+    @property
+    def helm(self) -> Path:
+        """The package installer."""
+        return HELM.home(self.cache) / "helm"
+
+    @property
+    def prometheus(self) -> Path:
+        """The metrics store."""
+        return PROMETHEUS.home(self.cache) / "prometheus"
+
+
+def ensure_programs(cache: Path, modules: Iterable[Module] = MODULES) -> Programs:
+    """Compile what is not in the cache, one module after the other."""
+    missing = [module for module in modules if not module.home(cache).exists()]
+    if missing:
+        go = ensure_go(cache)
+        for module in missing:
+            with step(f"compile {module.name} (once; kept in {module.home(cache).parent})"):
+                _compile(go, cache, module)
+    return Programs(cache)
+
+
+def _compile(go: Path, cache: Path, module: Module) -> None:
+    home = module.home(cache)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        "CGO_ENABLED": "0",
+        "GOCACHE": str(cache / "go" / "build"),
+        "GOMODCACHE": str(cache / "go" / "mod"),
+        "GOMAXPROCS": str(os.cpu_count() or 1),
+        "GOFLAGS": "-modcacherw",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+    with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+        # The folder appears whole or not at all, so that an interrupted build is no build.
+        built = Path(scratch) / "built"
+        built.mkdir()
+        build = ("nice", go, "build", *module.flags, "-o", f"{built}/", *module.packages)
+        run(*build, environment=environment, directory=module.source)
+        built.chmod(0o755)
+        built.rename(home)
