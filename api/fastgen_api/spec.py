@@ -2,6 +2,7 @@
 
 The one place where camelCase meets snake_case. The CustomResourceDefinition validates; these types
 only read what passed, and fill in the defaults, so that a better default reaches old resources.
+A default is always something that this version does: a field left out claims no more than is true.
 """
 
 from enum import StrEnum
@@ -11,6 +12,9 @@ import msgspec
 
 KubernetesObject: TypeAlias = dict[str, Any]
 """A Kubernetes object or a part of one, as its API serves it."""
+
+Quantity: TypeAlias = str | int
+"""A Kubernetes quantity, such as `500m` or `24Gi`."""
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -70,7 +74,7 @@ class SecretKeyRef(_Spec, frozen=True):
 
 class Cache(_Spec, frozen=True):
     type: CacheType = CacheType.EMPTY_DIR
-    size: str | None = None
+    size: Quantity | None = None
     storage_class_name: str | None = None
     access_modes: tuple[str, ...] = ("ReadWriteOnce",)
     retention_policy: RetentionPolicy = RetentionPolicy.RETAIN
@@ -87,7 +91,7 @@ class Model(_Spec, frozen=True):
 
 
 class TokenBudget(_Spec, frozen=True):
-    mode: BudgetMode = BudgetMode.AUTO
+    mode: BudgetMode = BudgetMode.FIXED
     max_tokens: int = 512
 
 
@@ -100,7 +104,7 @@ class Engine(_Spec, frozen=True):
     max_concurrent_requests: int = 256
     kv_block_size: int = 64
     token_budget: TokenBudget = TokenBudget()
-    prefix_caching: bool = True
+    prefix_caching: bool = False
     memory_percent: int = 90
 
 
@@ -145,18 +149,32 @@ class ScalingPolicy(_Spec, frozen=True):
 
 
 class ScalingRules(_Spec, frozen=True):
-    """autoscaling/v2 HPAScalingRules."""
+    """autoscaling/v2 HPAScalingRules; the two directions differ in their defaults."""
 
-    stabilization_window_seconds: int | None = None
+    stabilization_window_seconds: int = 0
     select_policy: str = "Max"
-    policies: tuple[ScalingPolicy, ...] = ()
+    """Max, Min or Disabled."""
+    policies: tuple[ScalingPolicy, ...] = (
+        ScalingPolicy(type="Percent", value=100, period_seconds=15),
+        ScalingPolicy(type="Pods", value=4, period_seconds=15),
+    )
+    tolerance: Quantity | None = None
+
+
+class ScaleDownRules(ScalingRules, frozen=True):
+    """HPAScalingRules of the downward direction."""
+
+    stabilization_window_seconds: int = 300
+    policies: tuple[ScalingPolicy, ...] = (
+        ScalingPolicy(type="Percent", value=100, period_seconds=15),
+    )
 
 
 class Behavior(_Spec, frozen=True):
-    """autoscaling/v2 HorizontalPodAutoscalerBehavior: the same type and meaning."""
+    """autoscaling/v2 HorizontalPodAutoscalerBehavior: the same type, meaning and defaults."""
 
     scale_up: ScalingRules = ScalingRules()
-    scale_down: ScalingRules = ScalingRules()
+    scale_down: ScaleDownRules = ScaleDownRules()
 
 
 class Scaling(_Spec, frozen=True):
@@ -186,13 +204,13 @@ class Route(_Spec, frozen=True):
 class Balancer(_Spec, frozen=True):
     name: str = ""
     replicas: int = 2
-    routing: Routing = Routing.PREFIX
+    routing: Routing = Routing.LEAST_TOKENS
     max_queued_requests: int = 1000
     routes: tuple[Route, ...] = ()
 
 
 class Rollout(_Spec, frozen=True):
-    strategy: RolloutStrategy = RolloutStrategy.AUTO
+    strategy: RolloutStrategy = RolloutStrategy.SURGE
     max_surge: int | str = 1
     max_unavailable: int | str = 0
     progress_deadline_seconds: int = 1800
@@ -200,8 +218,8 @@ class Rollout(_Spec, frozen=True):
 
 
 class Resources(_Spec, frozen=True):
-    limits: dict[str, str | int] = {}
-    requests: dict[str, str | int] = {}
+    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = {}
 
 
 class PodTemplate(_Spec, frozen=True):
@@ -228,8 +246,8 @@ class Spec(_Spec, frozen=True):
     topology_spread_constraints: tuple[KubernetesObject, ...] = ()
     runtime_class_name: str | None = None
     priority_class_name: str | None = None
-    shared_memory: str | None = None
-    """Size of /dev/shm, a quantity."""
+    shared_memory: Quantity | None = None
+    """Size of /dev/shm."""
     pod_template: PodTemplate = PodTemplate()
 
 
