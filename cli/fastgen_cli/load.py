@@ -1,0 +1,243 @@
+"""Open-loop load on an OpenAI endpoint: requests leave when they are due, answered or not."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from fastgen_api.names import Header
+
+_WORDS: Final = (
+    *("river", "stone", "market", "lamp", "harbour", "garden", "letter", "window", "winter"),
+    *("engine", "bridge", "teacher", "forest", "copper", "village", "silver", "doctor", "sailor"),
+)
+
+UNSENT: Final = 0
+"""Status of a request that never got an answer: not sent for the cap, refused or broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send; the same seed gives the same requests at the same offsets."""
+
+    requests_per_second: float
+    duration_seconds: float
+    prompt_words: tuple[int, int] = (30, 120)
+    """Shortest and longest prompt; uniform between."""
+    max_tokens: int = 48
+    max_concurrent: int = 128
+    """Requests in flight beyond which an arrival is counted and not sent."""
+    timeout_seconds: float = 120.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request of a plan, `at_seconds` after the start."""
+
+    at_seconds: float
+    prompt: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a client saw of one request; times are seconds, offsets are since the load's start."""
+
+    sent_seconds: float
+    ended_seconds: float
+    status: int
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    gap_seconds: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    replica: str = ""
+    error: str = ""
+    """Empty for a whole answer."""
+
+
+def make_prompt(words: int, rng: random.Random) -> str:
+    """A prompt of about so many words that shares no beginning with others."""
+    names = " ".join(rng.choice(_WORDS) for _ in range(words))
+    return f"Write a long story about these words: {names}."
+
+
+def make_arrivals(plan: Plan) -> list[Arrival]:
+    """Poisson arrivals over the plan's duration."""
+    rng = random.Random(plan.seed)
+    arrivals: list[Arrival] = []
+    if plan.requests_per_second <= 0:
+        return arrivals
+    at_seconds = rng.expovariate(plan.requests_per_second)
+    while at_seconds < plan.duration_seconds:
+        prompt = make_prompt(rng.randint(*plan.prompt_words), rng)
+        arrivals.append(Arrival(at_seconds, prompt, plan.max_tokens))
+        at_seconds += rng.expovariate(plan.requests_per_second)
+    return arrivals
+
+
+@dataclass(slots=True)
+class Stream:
+    """Times the events of one answer.
+
+    Only events up to the first text are parsed: on a shared machine the client's work would slow
+    the servers that it measures.
+    """
+
+    first_seconds: float | None = None
+    last_seconds: float = 0.0
+    gap_seconds: float = 0.0
+    events: int = 0
+    tail: bytes = b""
+    done: bool = False
+    _rest: bytes = field(default=b"", repr=False)
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take bytes that arrived at `now`."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            payload = line[5:].strip()
+            if payload == b"[DONE]":
+                self.done = True
+                continue
+            self.tail = payload
+            if self.first_seconds is None:
+                if _has_text(payload):
+                    self.first_seconds = self.last_seconds = now
+                    self.events = 1
+            elif b'"usage":{' not in payload and b'"usage": {' not in payload:
+                self.events += 1
+                self.gap_seconds = max(self.gap_seconds, now - self.last_seconds)
+                self.last_seconds = now
+
+    def usage(self) -> tuple[int, int]:
+        """Prompt and output tokens as the server counted them; else zero and the events."""
+        usage = _parse(self.tail).get("usage") or {}
+        return usage.get("prompt_tokens", 0), usage.get("completion_tokens", self.events)
+
+
+def _parse(payload: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(payload)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _has_text(payload: bytes) -> bool:
+    choices = _parse(payload).get("choices") or [{}]
+    return bool((choices[0].get("delta") or {}).get("content") or choices[0].get("text"))
+
+
+def make_sample(stream: Stream, sent: float, ended: float, status: int, replica: str) -> Sample:
+    """The sample of an answer whose body has ended."""
+    prompt_tokens, output_tokens = stream.usage()
+    first = stream.first_seconds
+    spread = output_tokens > 1 and first is not None
+    return Sample(
+        sent_seconds=sent,
+        ended_seconds=ended,
+        status=status,
+        ttft_seconds=None if first is None else first - sent,
+        tpot_seconds=(stream.last_seconds - first) / (output_tokens - 1)
+        if spread and first is not None
+        else None,
+        gap_seconds=stream.gap_seconds if spread else None,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        replica=replica,
+        error="" if stream.done else "the answer broke off",
+    )
+
+
+@dataclass(slots=True)
+class Load:
+    """A load under way: what was seen so far, and how many requests are in flight."""
+
+    url: str
+    """Base URL with `/v1`."""
+    model: str
+    samples: list[Sample] = field(default_factory=list)
+    sent: int = 0
+    in_flight: int = 0
+    started: float = field(default_factory=time.monotonic)
+    on_sample: Callable[[Sample], None] = lambda _: None
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    async def run(self, arrivals: Sequence[Arrival], plan: Plan, stop: asyncio.Event) -> None:
+        """Send the arrivals when they are due, until `stop`, and wait for the answers."""
+        limits = httpx.Limits(max_connections=plan.max_concurrent)
+        timeout = httpx.Timeout(plan.timeout_seconds, connect=10)
+        self.started = time.monotonic()
+        # trust_env=False: a proxy variable of the shell is not part of what is measured.
+        async with (
+            httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for arrival in arrivals:
+                if await _stopped_before(stop, arrival.at_seconds - self.now()):
+                    break
+                if self.in_flight >= plan.max_concurrent:
+                    now = self.now()
+                    self._keep(Sample(now, now, UNSENT, error="not sent: too many in flight"))
+                    continue
+                self.in_flight += 1
+                tasks.create_task(self._send(client, arrival))
+
+    async def _send(self, client: httpx.AsyncClient, arrival: Arrival) -> None:
+        self.sent += 1
+        sent = self.now()
+        try:
+            sample = await self._ask(client, arrival, sent)
+        except httpx.HTTPError as error:
+            sample = Sample(sent, self.now(), UNSENT, error=type(error).__name__)
+        finally:
+            self.in_flight -= 1
+        self._keep(sample)
+
+    async def _ask(self, client: httpx.AsyncClient, arrival: Arrival, sent: float) -> Sample:
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": arrival.prompt}],
+            "max_tokens": arrival.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        async with client.stream("POST", f"{self.url}/chat/completions", json=body) as response:
+            replica = response.headers.get(Header.REPLICA, "")
+            if response.status_code != 200:
+                text = (await response.aread())[:200].decode(errors="replace")
+                return Sample(
+                    sent, self.now(), response.status_code, replica=replica, error=text or "refused"
+                )
+            stream = Stream()
+            async for data in response.aiter_raw():
+                stream.feed(data, self.now())
+            return make_sample(stream, sent, self.now(), 200, replica)
+
+    def _keep(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self.on_sample(sample)
+
+
+async def _stopped_before(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep for so long, or until `stop`; tell whether it was `stop`."""
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return stop.is_set()
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
