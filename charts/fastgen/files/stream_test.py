@@ -1,0 +1,93 @@
+"""Sends one streamed request to a FastGenDeployment, as a client in the cluster would.
+
+Reads DEPLOYMENT, DEPLOYMENT_NAMESPACE and TIMEOUT_SECONDS; exits with 1 and a sentence when no
+complete answer comes.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import httpx
+
+
+def base_url(environment: dict[str, str]) -> str:
+    """The OpenAI API of the deployment, or of FASTGEN_TEST_URL outside a cluster."""
+    if url := environment.get("FASTGEN_TEST_URL"):
+        return url
+    name, namespace = environment.get("DEPLOYMENT"), environment.get("DEPLOYMENT_NAMESPACE")
+    if not name:
+        sys.exit(
+            "test.deployment is not set. Create a FastGenDeployment, wait until it is Ready, then: "
+            "helm upgrade RELEASE CHART --reuse-values --set test.deployment=NAME,test.namespace=NAMESPACE"
+        )
+    return f"http://{name}.{namespace}.svc/v1"
+
+
+def content_chunks(lines: Iterator[str]) -> Iterator[str]:
+    """The text pieces of a server-sent event stream; raises ValueError when it ends early."""
+    for line in lines:
+        data = line.removeprefix("data:").strip()
+        if not line.startswith("data:"):
+            continue
+        if data == "[DONE]":
+            return
+        chunk = json.loads(data)
+        if "error" in chunk:
+            raise ValueError(f"the stream ended with an error: {chunk['error']}")
+        for choice in chunk.get("choices", []):
+            if text := choice.get("delta", {}).get("content"):
+                yield text
+    raise ValueError("the stream broke off before [DONE]")
+
+
+def stream_once(url: str, timeout_seconds: float) -> str:
+    """One answer, streamed; a sentence with its figures."""
+    with httpx.Client(base_url=url, timeout=timeout_seconds, trust_env=False) as client:
+        models = client.get("/models")
+        models.raise_for_status()
+        model = models.json()["data"][0]["id"]
+        request = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Say hello."}],
+            "max_tokens": 16,
+            "stream": True,
+        }
+        started = time.monotonic()
+        first_seconds, pieces = 0.0, []
+        with client.stream("POST", "/chat/completions", json=request) as response:
+            if response.is_error:
+                response.read()
+            response.raise_for_status()
+            for piece in content_chunks(response.iter_lines()):
+                first_seconds = first_seconds or time.monotonic() - started
+                pieces.append(piece)
+        if not pieces:
+            raise ValueError("the stream ended without a token")
+        total_seconds = time.monotonic() - started
+    return (
+        f"{model} answered {''.join(pieces)!r}: first token after {first_seconds * 1000:.0f} ms, "
+        f"{len(pieces)} pieces in {total_seconds:.2f} s"
+    )
+
+
+def main() -> None:
+    """Prints the figures, or exits with what went wrong and where to look."""
+    url = base_url(dict(os.environ))
+    try:
+        print(stream_once(url, float(os.environ.get("TIMEOUT_SECONDS", "120"))))
+    except httpx.ConnectError as error:
+        sys.exit(
+            f"{url} cannot be reached ({error}). Does the deployment exist, and is it Ready? "
+            "kubectl get fastgendeployments --all-namespaces"
+        )
+    except httpx.HTTPStatusError as error:
+        sys.exit(f"{url} answered {error.response.status_code}: {error.response.text[:500]}")
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        sys.exit(f"{url} gave no complete answer: {type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()
