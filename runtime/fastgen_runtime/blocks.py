@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-class BlocksCorrupted(Exception):
+class BlocksCorruptedError(Exception):
     """The pool's books do not balance: a defect, never a client's doing."""
 
 
@@ -49,7 +49,7 @@ class BlockPool:
         """Adds a reference to blocks that somebody holds."""
         for block_id in block_ids:
             if self._references[block_id] < 1:
-                raise BlocksCorrupted(f"block {block_id} is free and cannot be shared")
+                raise BlocksCorruptedError(f"block {block_id} is free and cannot be shared")
         for block_id in block_ids:
             self._references[block_id] += 1
 
@@ -57,21 +57,21 @@ class BlockPool:
         """Drops a reference to each; the table's tail becomes free first."""
         for block_id in reversed(block_ids):
             if self._references[block_id] < 1:
-                raise BlocksCorrupted(f"block {block_id} was released twice")
+                raise BlocksCorruptedError(f"block {block_id} was released twice")
             self._references[block_id] -= 1
             if self._references[block_id] == 0:
                 self._free.append(block_id)
 
     def check(self, holders: Sequence[Sequence[int]]) -> None:
-        """Raises BlocksCorrupted unless the block tables `holders` explain every reference."""
+        """Raises BlocksCorruptedError unless the block tables `holders` explain every reference."""
         expected = [0] * self.num_blocks
         for block_ids in holders:
             for block_id in block_ids:
                 expected[block_id] += 1
         if expected != self._references:
-            raise BlocksCorrupted("references and block tables differ")
+            raise BlocksCorruptedError("references and block tables differ")
         free = set(self._free)
         if len(free) != len(self._free):
-            raise BlocksCorrupted("a block is free twice")
+            raise BlocksCorruptedError("a block is free twice")
         if free != {i for i, count in enumerate(expected) if count == 0}:
-            raise BlocksCorrupted("the free blocks are not those without a reference")
+            raise BlocksCorruptedError("the free blocks are not those without a reference")

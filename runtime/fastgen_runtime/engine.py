@@ -93,5 +93,5 @@ class Engine:
         )
 
     def check(self) -> None:
-        """Raises BlocksCorrupted when the blocks' books do not balance; for tests and idle times."""
+        """Raises BlocksCorruptedError when the books do not balance; for tests and idle times."""
         self._scheduler.check()

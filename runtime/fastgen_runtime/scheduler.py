@@ -140,7 +140,7 @@ class Scheduler:
         return Committed(tuple(tokens), num_prompt, num_output)
 
     def check(self) -> None:
-        """Raises BlocksCorrupted unless each block is free or in a running request's table."""
+        """Raises BlocksCorruptedError unless each block is free or in a running request's table."""
         self.blocks.check([request.block_ids for request in self._running])
 
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:

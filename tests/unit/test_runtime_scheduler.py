@@ -4,13 +4,14 @@ import itertools
 from collections import Counter
 
 import pytest
-from fastgen_runtime.blocks import BlockPool, BlocksCorrupted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastgen_runtime.blocks import BlockPool, BlocksCorruptedError
 from fastgen_runtime.plan import Limits, peak_blocks, schedule
 from fastgen_runtime.request import FinishReason, NewRequest, Refusal, RefusalKind, Request
 from fastgen_runtime.scheduler import NewToken, Scheduler
 from fastgen_runtime.step import Sampling, Step
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 EOS = 0
 
@@ -252,12 +253,12 @@ def test_the_pool_notices_a_second_release_and_a_lost_block() -> None:
     pool.release(held)
     pool.check([held])
     pool.release(held)
-    with pytest.raises(BlocksCorrupted, match="twice"):
+    with pytest.raises(BlocksCorruptedError, match="twice"):
         pool.release(held)
-    with pytest.raises(BlocksCorrupted, match="free"):
+    with pytest.raises(BlocksCorruptedError, match="free"):
         pool.share(held)
     lost = pool.reserve(1)
-    with pytest.raises(BlocksCorrupted, match="differ"):
+    with pytest.raises(BlocksCorruptedError, match="differ"):
         pool.check([])
     assert lost is not None
     pool.check([lost])

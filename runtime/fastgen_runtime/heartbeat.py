@@ -1,0 +1,125 @@
+"""The engine process: loads the model, then beats until it is told to stop.
+
+`python -m fastgen_runtime.heartbeat CONFIG`, with an EngineConfig as JSON. It inherits nothing from
+the front but its log, and dies with it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from fastgen_api.names import StartupFailure
+from fastgen_runtime.channel import Abort, Add, EngineEnd, Ready, Refused, Report, StartFailed, Stop
+from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.config import EngineConfig
+from fastgen_runtime.engine import Beat, Engine
+from fastgen_runtime.log import log_event, start_logging
+from fastgen_runtime.plan import Limits
+from fastgen_runtime.startup_error import StartupError
+
+IDLE_SECONDS: Final = 1.0
+"""Between two signs of life when there is nothing to do."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Makes the kernel end this process when the front is gone, even by SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the kernel was told
+        sys.exit(1)
+
+
+def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
+    """Loads the model; raises StartupError."""
+    # Torch takes seconds to import: only the process that computes pays for it.
+    from fastgen_runtime.runner import Runner, RunnerConfig
+
+    checkpoint = open_checkpoint(Path(config.model_path))
+    runner = Runner.load(
+        checkpoint,
+        RunnerConfig(
+            dtype=config.dtype,
+            block_size=config.block_size,
+            memory_percent=config.memory_percent,
+            max_model_length=config.max_length,
+            max_concurrent_requests=config.max_running,
+            max_step_tokens=config.budget_tokens,
+        ),
+    )
+    limits = Limits(
+        budget_tokens=config.budget_tokens,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        max_length=config.max_length,
+    )
+    engine = Engine(runner, limits, checkpoint.eos_token_ids)
+    ready = Ready(runner.num_blocks, runner.block_size, engine.max_length, str(runner.device))
+    return engine, ready
+
+
+def beat(engine: Engine, channel: EngineEnd, parent_pid: int) -> None:
+    """Carries out commands and steps until told to stop; an exception ends the process."""
+    num_commands = 0
+    while os.getppid() == parent_pid:
+        for command in channel.commands(0 if engine.has_work else IDLE_SECONDS):
+            num_commands += 1
+            match command:
+                case Add(request):
+                    if refusal := engine.add(request):
+                        channel.send(Refused(request.request_id, refusal))
+                case Abort(request_id):
+                    engine.abort(request_id)
+                case Stop():
+                    return
+        if engine.has_work:
+            channel.send(_report(num_commands, engine, engine.step()))
+        else:
+            engine.check()
+            channel.send(Report(num_commands, engine.load()))
+
+
+def _report(num_commands: int, engine: Engine, done: Beat) -> Report:
+    return Report(
+        num_commands=num_commands,
+        load=engine.load(),
+        tokens=done.committed.tokens,
+        num_prompt_tokens=done.committed.num_prompt_tokens,
+        num_output_tokens=done.committed.num_output_tokens,
+        num_step_tokens=done.num_step_tokens,
+        step_seconds=done.step_seconds,
+    )
+
+
+def main() -> None:
+    """Entry point of the engine process."""
+    config = msgspec.json.decode(sys.argv[1], type=EngineConfig)
+    end_with_parent(config.parent_pid)
+    start_logging("engine")
+    # Ctrl-C reaches the whole process group; the front says when to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = EngineEnd(config.channel)
+    try:
+        engine, ready = load_engine(config)
+    except StartupError as error:
+        channel.send(StartFailed(error.reason, str(error)))
+        channel.close()
+        sys.exit(1)
+    except MemoryError:
+        channel.send(StartFailed(StartupFailure.OUT_OF_MEMORY, "the model does not fit in memory"))
+        channel.close()
+        sys.exit(1)
+    channel.send(ready)
+    log_event("engine ready", blocks=ready.num_blocks, block_size=ready.block_size)
+    beat(engine, channel, config.parent_pid)
+    channel.close()
+
+
+if __name__ == "__main__":
+    main()
