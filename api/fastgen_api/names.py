@@ -50,6 +50,10 @@ class Port:
     OPERATOR_HTTP: Final = 8081
 
 
+BALANCER_HEALTH_PATH: Final = "/healthz/envoy"
+"""On `Port.BALANCER`: 200 until the balancer's drain begins; for readiness probes."""
+
+
 def balancer_name(deployment: str) -> str:
     """Name of the balancer's Deployment, ServiceAccount, Role, RoleBinding and Lease."""
     return f"{deployment}-balancer"
@@ -87,6 +91,8 @@ class Header:
     """Picker to replica: how long the request has waited before it was sent, milliseconds."""
     REPLICA: Final = "x-fastgen-replica"
     """Replica to client: the name of the pod that answers."""
+    PROMPT_TOKENS: Final = "x-fastgen-prompt-tokens"
+    """Replica to balancer, with the first token: from it the balancer learns tokens per byte."""
 
 
 class Outcome(StrEnum):
