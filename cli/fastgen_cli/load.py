@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,9 @@ _WORDS: Final = (
 
 UNSENT: Final = 0
 """Status of a request that never got an answer: not sent for the cap, refused or broken."""
+
+NOT_SENT: Final = "not sent: too many in flight"
+"""Error of an arrival that met the cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,23 @@ def make_prompt(words: int, rng: random.Random) -> str:
     return f"Write a long story about these words: {names}."
 
 
-def make_arrivals(plan: Plan) -> list[Arrival]:
-    """Poisson arrivals over the plan's duration."""
+def make_arrivals(plan: Plan, rate_at: Callable[[float], float] | None = None) -> Iterator[Arrival]:
+    """Poisson arrivals over the plan's duration, one by one.
+
+    `rate_at` gives the requests/s from an offset on, instead of the plan's, so that a rate may
+    change while the load runs.
+    """
     rng = random.Random(plan.seed)
-    arrivals: list[Arrival] = []
-    if plan.requests_per_second <= 0:
-        return arrivals
-    at_seconds = rng.expovariate(plan.requests_per_second)
-    while at_seconds < plan.duration_seconds:
+    at_seconds = 0.0
+    while True:
+        rate = rate_at(at_seconds) if rate_at else plan.requests_per_second
+        if rate <= 0:
+            return
+        at_seconds += rng.expovariate(rate)
+        if at_seconds >= plan.duration_seconds:
+            return
         prompt = make_prompt(rng.randint(*plan.prompt_words), rng)
-        arrivals.append(Arrival(at_seconds, prompt, plan.max_tokens))
-        at_seconds += rng.expovariate(plan.requests_per_second)
-    return arrivals
+        yield Arrival(at_seconds, prompt, plan.max_tokens)
 
 
 @dataclass(slots=True)
@@ -169,13 +177,12 @@ class Load:
     sent: int = 0
     in_flight: int = 0
     started: float = field(default_factory=time.monotonic)
-    on_sample: Callable[[Sample], None] = lambda _: None
 
     def now(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
-    async def run(self, arrivals: Sequence[Arrival], plan: Plan, stop: asyncio.Event) -> None:
+    async def run(self, arrivals: Iterable[Arrival], plan: Plan, stop: asyncio.Event) -> None:
         """Send the arrivals when they are due, until `stop`, and wait for the answers."""
         limits = httpx.Limits(max_connections=plan.max_concurrent)
         timeout = httpx.Timeout(plan.timeout_seconds, connect=10)
@@ -190,12 +197,34 @@ class Load:
                     break
                 if self.in_flight >= plan.max_concurrent:
                     now = self.now()
-                    self._keep(Sample(now, now, UNSENT, error="not sent: too many in flight"))
+                    self.samples.append(Sample(now, now, UNSENT, error=NOT_SENT))
                     continue
                 self.in_flight += 1
                 tasks.create_task(self._send(client, arrival))
 
-    async def _send(self, client: httpx.AsyncClient, arrival: Arrival) -> None:
+    async def run_closed(self, prompts: Iterable[Arrival], plan: Plan, stop: asyncio.Event) -> None:
+        """Keep `plan.max_concurrent` requests in flight until `stop` or the plan's duration."""
+        timeout = httpx.Timeout(plan.timeout_seconds, connect=10)
+        self.started = time.monotonic()
+        waiting = iter(prompts)
+
+        async def one_after_another(client: httpx.AsyncClient) -> None:
+            while not stop.is_set() and self.now() < plan.duration_seconds:
+                arrival = next(waiting, None)
+                if arrival is None:
+                    return
+                self.in_flight += 1
+                if (await self._send(client, arrival)).status != 200:
+                    await _stopped_before(stop, 0.2)
+
+        async with (
+            httpx.AsyncClient(timeout=timeout, trust_env=False) as client,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for _ in range(plan.max_concurrent):
+                tasks.create_task(one_after_another(client))
+
+    async def _send(self, client: httpx.AsyncClient, arrival: Arrival) -> Sample:
         self.sent += 1
         sent = self.now()
         try:
@@ -204,7 +233,8 @@ class Load:
             sample = Sample(sent, self.now(), UNSENT, error=type(error).__name__)
         finally:
             self.in_flight -= 1
-        self._keep(sample)
+        self.samples.append(sample)
+        return sample
 
     async def _ask(self, client: httpx.AsyncClient, arrival: Arrival, sent: float) -> Sample:
         body = {
@@ -225,10 +255,6 @@ class Load:
             async for data in response.aiter_raw():
                 stream.feed(data, self.now())
             return make_sample(stream, sent, self.now(), 200, replica)
-
-    def _keep(self, sample: Sample) -> None:
-        self.samples.append(sample)
-        self.on_sample(sample)
 
 
 async def _stopped_before(stop: asyncio.Event, seconds: float) -> bool:

@@ -1,0 +1,93 @@
+"""Decides how much load to send, when to stop it, and whether the second replica helped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastgen_api.spec import SLO
+from fastgen_cli.load import NOT_SENT, Sample
+from fastgen_cli.summary import Summary, ended_between, sent_between, summarize
+
+WINDOW_SECONDS: Final = 20.0
+OVERLOAD: Final = 1.6
+"""Requests/s of the burst as a multiple of what one replica was seen to carry."""
+BACKLOG_SECONDS: Final = 10.0
+"""The cap on requests in flight holds what one replica works off in so long."""
+MIN_CONCURRENT: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The longest that each part of the burst may take, seconds."""
+
+    calibrate: float = 15.0
+    scale_up: float = 150.0
+    settle: float = 75.0
+    scale_down: float = 240.0
+
+
+def first_rate(carried_per_second: float) -> float:
+    """Requests/s that are more than one replica carries and less than two do."""
+    return OVERLOAD * max(carried_per_second, 0.1)
+
+
+def max_in_flight(carried_per_second: float) -> int:
+    """A cap that bounds how long the backlog takes to work off once there are two replicas."""
+    return max(MIN_CONCURRENT, round(BACKLOG_SECONDS * carried_per_second))
+
+
+def next_rate(rate: float, samples: Sequence[Sample], now: float, is_missed: bool) -> float:
+    """The rate after another look at the single replica.
+
+    Continuous batching makes a loaded replica carry more than the calibration saw. A rate that it
+    carries without missing the SLO is raised; one beyond what two replicas carry is lowered.
+    """
+    whole = [one for one in ended_between(samples, now - 15, now) if not one.error]
+    carried = len(whole) / 15
+    if not is_missed:
+        return rate * 1.25
+    return min(rate, 1.75 * carried) if carried > 0 else rate
+
+
+def is_missed(summary: Summary, slo: SLO) -> bool:
+    """Whether the share of good requests in a window is below the SLO's target."""
+    share = summary.good_share
+    return share is not None and 100 * share < float(slo.target_percent)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Requests that were sent just before the second replica was ready, and just before the end."""
+
+    before: Summary
+    after: Summary
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the first token came sooner, at the median and at the 95th percentile."""
+        pairs = (
+            (self.before.ttft_p50_seconds, self.after.ttft_p50_seconds),
+            (self.before.ttft_p95_seconds, self.after.ttft_p95_seconds),
+        )
+        return all(old is not None and new is not None and new < old for old, new in pairs)
+
+
+def compare(samples: Sequence[Sample], ready_at: float, ended_at: float, slo: SLO) -> Comparison:
+    """By the time of sending, so that a request still waiting at the end is not left out."""
+    sent = [one for one in samples if one.error != NOT_SENT]
+    after_from = max(ready_at, ended_at - WINDOW_SECONDS)
+    return Comparison(
+        summarize(sent_between(sent, ready_at - WINDOW_SECONDS, ready_at), WINDOW_SECONDS, slo),
+        summarize(sent_between(sent, after_from, ended_at), ended_at - after_from, slo),
+    )
+
+
+def may_end(samples: Sequence[Sample], ready_at: float, now: float, slo: SLO) -> bool:
+    """Whether the second replica's effect is plain: a window since then met the TTFT target."""
+    if now - ready_at < WINDOW_SECONDS + 5:
+        return False
+    window = summarize(ended_between(samples, now - 10, now), 10, slo)
+    target = slo.time_to_first_token
+    if window.ttft_p95_seconds is None or target is None:
+        return False
+    return window.ttft_p95_seconds <= target.milliseconds / 1e3
