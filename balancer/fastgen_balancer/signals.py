@@ -1,6 +1,9 @@
-"""What the autoscaler knows when it decides."""
+"""What the autoscaler knows when it decides; what is missing is None or Unknown, never 0."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from fastgen_api.names import Outcome, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +20,79 @@ class LocalSignals:
     """Ready endpoints whose GetLoad tells of waiting requests, a full batch or full blocks."""
     owed_tokens: int
     """Tokens that the replicas still have to compute for the requests they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Why something is not known: a reason for programs, a sentence for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReading:
+    """One replica's latest values; a floor is the lowest value within the short window."""
+
+    instance: str
+    age_seconds: float
+    """Since its newest sample."""
+    whole_window: bool
+    """It was there when the short window began, so its rates are rates of the whole window."""
+    tokens_per_second: float | None = None
+    """Prompt and output tokens."""
+    running: float | None = None
+    running_floor: float | None = None
+    waiting: float | None = None
+    waiting_floor: float | None = None
+    owed: float | None = None
+    """Prompt tokens still to be computed."""
+    owed_floor: float | None = None
+    kv_usage: float | None = None
+    kv_usage_floor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Requests that ended within a window."""
+
+    counts: Mapping[Outcome, float]
+    window_seconds: float
+    misses: Mapping[Target, float] | None = None
+    """Requests that missed each target; None: not known."""
+
+    @property
+    def good(self) -> float:
+        return self.counts.get(Outcome.GOOD, 0.0)
+
+    @property
+    def refused(self) -> float:
+        return self.counts.get(Outcome.REFUSED, 0.0)
+
+    @property
+    def total(self) -> float:
+        """Good and bad ones, without the excluded."""
+        return sum(n for outcome, n in self.counts.items() if outcome is not Outcome.EXCLUDED)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSignals:
+    """What Prometheus knows, read at one instant."""
+
+    replicas: tuple[ReplicaReading, ...]
+    tokens_per_second: float | None
+    """Of all replicas, those that have gone within the window included."""
+    queued_requests: float | None
+    """Over all balancer pods."""
+    short: Outcomes | None
+    long: Outcomes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """All that one decision rests on, the policy and the memory apart."""
+
+    replicas: int
+    """`spec.replicas`: what was asked for last, by whomever."""
+    local: LocalSignals
+    metrics: MetricSignals | Unknown

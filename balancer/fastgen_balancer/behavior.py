@@ -1,0 +1,96 @@
+"""`spec.scaling.behavior` with the meaning that a HorizontalPodAutoscaler gives it.
+
+Source: kubernetes pkg/controller/podautoscaler/horizontal.go, stabilizeRecommendationWithBehaviors
+and convertDesiredReplicasWithBehaviorRate.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastgen_api.spec import ScalingPolicy
+from fastgen_balancer.scaling_policy import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """A number of replicas that was wished for, and when for the last time."""
+
+    at: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of `spec.replicas`; delta None: of unknown size, made under an earlier leader."""
+
+    at: float
+    delta: int | None
+
+
+def remember(
+    history: Sequence[Wished], replicas: int, now: float, keep_seconds: float
+) -> tuple[Wished, ...]:
+    """Appends a wish; runs of equal wishes are one entry, since only their latest time matters."""
+    kept = [wish for wish in history if wish.at > now - keep_seconds]
+    if kept and kept[-1].replicas == replicas:
+        kept.pop()
+    return (*kept, Wished(now, replicas))
+
+
+def stabilise(
+    current: int, wished: int, history: Sequence[Wished], up: Rules, down: Rules, now: float
+) -> int:
+    """Up to the lowest, down to the highest wish within the window of that direction."""
+    rise, fall = wished, wished
+    for wish in history:
+        if wish.at > now - up.window_seconds:
+            rise = min(rise, wish.replicas)
+        if wish.at > now - down.window_seconds:
+            fall = max(fall, wish.replicas)
+    if rise > current:
+        return rise
+    return min(current, fall)
+
+
+def up_limit(current: int, changes: Sequence[Change], rules: Rules, now: float) -> int:
+    """The most replicas that the scale-up policies allow now."""
+    return max(current, _limit(current, changes, rules, now, _raised, (max, min)))
+
+
+def down_limit(current: int, changes: Sequence[Change], rules: Rules, now: float) -> int:
+    """The fewest replicas that the scale-down policies allow now."""
+    return max(0, min(current, _limit(current, changes, rules, now, _lowered, (min, max))))
+
+
+def _raised(start: int, policy: ScalingPolicy) -> int:
+    if policy.type == "Pods":
+        return start + policy.value
+    return -(-start * (100 + policy.value) // 100)
+
+
+def _lowered(start: int, policy: ScalingPolicy) -> int:
+    if policy.type == "Pods":
+        return start - policy.value
+    return start * (100 - policy.value) // 100
+
+
+def _limit(
+    current: int,
+    changes: Sequence[Change],
+    rules: Rules,
+    now: float,
+    moved: Callable[[int, ScalingPolicy], int],
+    farthest_and_nearest: tuple[Callable[[list[int]], int], Callable[[list[int]], int]],
+) -> int:
+    if rules.select_policy == "Disabled" or not rules.policies:
+        return current
+    proposals = []
+    for policy in rules.policies:
+        deltas = [c.delta for c in changes if c.at > now - policy.period_seconds]
+        known = [delta for delta in deltas if delta is not None]
+        # After a change of unknown size the allowance counts as used up.
+        proposals.append(
+            moved(current - sum(known), policy) if len(known) == len(deltas) else current
+        )
+    farthest, nearest = farthest_and_nearest
+    return nearest(proposals) if rules.select_policy == "Min" else farthest(proposals)

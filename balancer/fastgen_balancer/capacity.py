@@ -1,0 +1,140 @@
+"""What a replica is known to carry, learned from what it was seen to carry.
+
+Two bounds per replica, in tokens per second: `carried`, the most while the SLO was held (its true
+capacity is no less), and `overload`, what it made while it had more than it could do (no more).
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from fastgen_balancer.scaling_policy import Policy
+from fastgen_balancer.signals import MetricSignals, ReplicaReading
+
+HALF_LIFE_SECONDS: Final = 12 * 3600.0
+"""`carried` falls to a half in this time unless it is seen again."""
+OVERLOAD_SECONDS: Final = 24 * 3600.0
+"""`overload` is forgotten after this time, so that a replica gets another try."""
+FULL: Final = 0.9
+"""Share of the batch or the KV blocks from which on a replica is near its maximum."""
+BACKLOG_SECONDS: Final = 1.0
+"""A prompt backlog of this many seconds of the replica's work."""
+ABOVE: Final = 1.1
+"""Loads closer than 10 % are the same load."""
+
+
+class Verdict(StrEnum):
+    """How the SLO stands."""
+
+    GOOD = "good"
+    MISSED = "missed"
+    FEW_SAMPLES = "few samples"
+    UNSET = "no target"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict and the numbers behind it."""
+
+    verdict: Verdict
+    good_ratio: float | None = None
+    samples: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Tokens per second of one replica, and when."""
+
+    tokens_per_second: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The two bounds of a replica's capacity, in tokens per second; None: not known."""
+
+    carried: Seen | None = None
+    overload: Seen | None = None
+
+    def carried_at(self, now: float) -> float | None:
+        if self.carried is None:
+            return None
+        aged = 0.5 ** (max(0.0, now - self.carried.at) / HALF_LIFE_SECONDS)
+        carried = self.carried.tokens_per_second * aged
+        overload = self.overload_at(now)
+        return carried if overload is None else min(carried, overload)
+
+    def overload_at(self, now: float) -> float | None:
+        if self.overload is None or now - self.overload.at > OVERLOAD_SECONDS:
+            return None
+        return self.overload.tokens_per_second
+
+
+def fresh(metrics: MetricSignals, policy: Policy) -> tuple[ReplicaReading, ...]:
+    """The replicas whose samples are young enough to count."""
+    return tuple(r for r in metrics.replicas if 0 <= r.age_seconds <= policy.stale_seconds)
+
+
+def saturated(reading: ReplicaReading, policy: Policy) -> bool:
+    """Whether a replica had more than it could do for the whole short window."""
+    work = reading.tokens_per_second or 0.0
+    return (
+        (reading.waiting_floor or 0.0) > 0
+        or (reading.kv_usage_floor or 0.0) >= FULL
+        or (reading.running_floor or 0.0) >= FULL * policy.max_concurrent_requests
+        or (reading.owed_floor or 0.0) > max(work, 1.0) * BACKLOG_SECONDS
+    )
+
+
+def mostly_saturated(readings: tuple[ReplicaReading, ...], policy: Policy) -> bool:
+    """Whether half of the replicas or more are; one of many is a matter of balance."""
+    return bool(readings) and 2 * sum(saturated(r, policy) for r in readings) >= len(readings)
+
+
+def judge(metrics: MetricSignals, policy: Policy) -> Judgement:
+    """How the SLO stands in the shortest window that has requests enough to tell."""
+    if policy.target_ratio is None:
+        return Judgement(Verdict.UNSET)
+    if metrics.short is None or metrics.long is None:
+        return Judgement(Verdict.UNKNOWN)
+    for window in (metrics.short, metrics.long):
+        if window.total >= policy.min_samples:
+            ratio = window.good / window.total
+            if ratio >= policy.target_ratio:
+                return Judgement(Verdict.GOOD, ratio, window.total)
+            if window is metrics.short:
+                return Judgement(Verdict.MISSED, ratio, window.total)
+            # Misses of the long window alone may be long over.
+    return Judgement(Verdict.FEW_SAMPLES, None, metrics.long.total)
+
+
+def learn(
+    capacity: Capacity,
+    readings: tuple[ReplicaReading, ...],
+    judgement: Judgement,
+    policy: Policy,
+    now: float,
+) -> Capacity:
+    """Takes in what the replicas carry now; rates count once they cover a whole window."""
+    measured = [r for r in readings if r.whole_window and (r.tokens_per_second or 0.0) > 0]
+    if not measured:
+        return capacity
+    most = max(r.tokens_per_second or 0.0 for r in measured)
+    full = any(saturated(r, policy) for r in measured)
+    # The busiest one, full or not: a sick replica's rate says nothing about the others.
+    if full or (judgement.verdict is Verdict.MISSED and above_carried(capacity, most, now)):
+        capacity = replace(capacity, overload=Seen(most, now))
+    if judgement.verdict in (Verdict.GOOD, Verdict.UNSET):
+        if capacity.overload and most > capacity.overload.tokens_per_second:
+            capacity = replace(capacity, overload=Seen(most, now))
+        carried = capacity.carried_at(now)
+        if carried is None or most >= carried:
+            capacity = replace(capacity, carried=Seen(most, now))
+    return capacity
+
+
+def above_carried(capacity: Capacity, most: float, now: float) -> bool:
+    """Whether a replica carries clearly more than it ever did while the SLO was held."""
+    carried = capacity.carried_at(now)
+    return carried is not None and most > ABOVE * carried

@@ -1,0 +1,97 @@
+"""The values that a scaling decision is made of, and the memory between two of them."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fastgen_balancer.behavior import Change, Wished
+from fastgen_balancer.capacity import Capacity, Judgement
+from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
+
+
+class Rule(StrEnum):
+    """Which rule gave the number."""
+
+    BELOW_MINIMUM = "BelowMinimum"
+    ABOVE_MAXIMUM = "AboveMaximum"
+    QUEUE_AT_BALANCER = "QueueAtBalancer"
+    ENDPOINTS_SATURATED = "EndpointsSaturated"
+    DEMAND_ABOVE_CAPACITY = "DemandAboveCapacity"
+    SLO_MISSED_SATURATED = "SLOMissedSaturated"
+    SLO_MISSED_AT_NEW_LOAD = "SLOMissedAtNewLoad"
+    SLO_INFEASIBLE = "SLOInfeasible"
+    DEMAND_FITS_FEWER = "DemandFitsFewer"
+    STEADY = "Steady"
+    FEW_SAMPLES = "FewSamples"
+    NO_SIGNAL = "NoSignal"
+
+
+class Blocker(StrEnum):
+    """What kept a decision from going where its rule pointed."""
+
+    STABILIZATION_WINDOW = "StabilizationWindow"
+    SCALING_POLICY = "ScalingPolicy"
+    PENDING_REPLICAS = "PendingReplicas"
+    STUCK_REPLICAS = "StuckReplicas"
+    MAX_REPLICAS = "MaxReplicas"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The number of replicas, and why."""
+
+    replicas: int
+    rule: Rule
+    message: str
+    blockers: tuple[Blocker, ...] = ()
+
+
+Wish = Recommendation
+"""What a rule wants before bounds, windows and policies have their say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one decision leaves for the next."""
+
+    capacity: Capacity = field(default_factory=Capacity)
+    capacity_key: str = ""
+    wishes: tuple[Wished, ...] = ()
+    changes: tuple[Change, ...] = ()
+    replicas: int | None = None
+    """`spec.replicas` at the last decision."""
+    pending_since: float | None = None
+    """Since when replicas are missing; kept until all have been ready for a short window."""
+    full_since: float | None = None
+    queued_since: float | None = None
+    saturated_since: float | None = None
+    known_at: float | None = None
+    """When the metrics were known last."""
+
+
+def start(replicas: int, now: float, last_change_at: float | None = None) -> Memory:
+    """The memory of a new leader: it wishes for what is there, so that no window is cut short."""
+    changes = () if last_change_at is None else (Change(last_change_at, None),)
+    return Memory(wishes=(Wished(now, replicas),), changes=changes, replicas=replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The signals as the rules read them."""
+
+    replicas: int
+    ready: int
+    pending: bool
+    """Replicas are not ready, or have not been for a whole short window."""
+    stuck: bool
+    """They should have been ready long ago, and are no supply."""
+    local: LocalSignals
+    queue_stands: bool
+    endpoints_stay_saturated: bool
+    metrics: MetricSignals | Unknown
+    readings: tuple[ReplicaReading, ...]
+    """The replicas whose samples are fresh."""
+    judgement: Judgement
+    demand: float | None
+    """Tokens per second offered: served, waiting and refused."""
+    carried: float | None
+    overload: float | None

@@ -1,0 +1,217 @@
+"""The rules of scaling: each looks at the signals and wishes for a number of replicas, or not."""
+
+from math import ceil
+
+from fastgen_balancer.capacity import ABOVE, Verdict, mostly_saturated
+from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
+from fastgen_balancer.scaling_policy import Policy
+from fastgen_balancer.signals import MetricSignals, ReplicaReading, Unknown
+
+SPARE = 0.25
+"""Replicas that would be fuller than this do not get a load that they never carried."""
+
+
+def demand_of(metrics: MetricSignals, readings: tuple[ReplicaReading, ...]) -> float | None:
+    """Tokens per second offered; None when what is served is not known.
+
+    What waits is to be served within a short window on top of what arrives; a waiting or refused
+    request counts as much as the mean served one.
+    """
+    served, short = metrics.tokens_per_second, metrics.short
+    if served is None:
+        return None
+    owed = sum(r.owed or 0.0 for r in readings)
+    if short is None:
+        return served
+    ended = short.total - short.refused
+    if ended > 0:
+        tokens = served * short.window_seconds / ended
+        waiting = sum(r.waiting or 0.0 for r in readings) + (metrics.queued_requests or 0.0)
+        owed = max(owed, waiting * tokens) + short.refused * tokens
+    return served + owed / short.window_seconds
+
+
+def wish_for(sight: Sight, policy: Policy) -> Wish:
+    """The wish of the rule that asks for most; without a call for more, fewer or as many."""
+    current = sight.replicas
+    if current < policy.min_replicas:
+        text = f"{current} replicas, at least {policy.min_replicas} are wanted"
+        return Wish(policy.min_replicas, Rule.BELOW_MINIMUM, text)
+    if current > policy.max_replicas:
+        text = f"{current} replicas, at most {policy.max_replicas} are allowed"
+        return Wish(policy.max_replicas, Rule.ABOVE_MAXIMUM, text)
+    calls = [
+        call
+        for call in (_queue(sight), _endpoints(sight), _slo(sight, policy), _demand(sight, policy))
+        if call is not None and call.replicas > sight.ready
+    ]
+    if calls:
+        return _supplied(max(calls, key=lambda call: call.replicas), sight)
+    return _blind(sight) or _infeasible(sight) or _fewer(sight, policy) or _steady(sight)
+
+
+def _supplied(call: Wish, sight: Sight) -> Wish:
+    """Lets a call through, at most doubling, unless replicas that are still to come may do."""
+    current = sight.replicas
+    replicas = min(call.replicas, 2 * max(1, sight.ready))
+    missing = max(0, current - sight.ready)
+    if sight.pending and not sight.stuck:
+        text = f"{missing} are starting" if missing else "new ones have just become ready"
+        return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.PENDING_REPLICAS,))
+    if replicas <= current:
+        text = f"{missing} of {current} do not become ready"
+        return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.STUCK_REPLICAS,))
+    return Wish(replicas, call.rule, call.message)
+
+
+def _queue(sight: Sight) -> Wish | None:
+    local, ready = sight.local, sight.ready
+    queued, in_flight = local.queued_requests, local.in_flight_requests
+    if queued <= 0 or not (sight.queue_stands or queued >= max(in_flight, ready, 1)):
+        return None
+    share = ceil(ready * (in_flight + queued) / in_flight) if in_flight > 0 else 0
+    text = f"{queued} requests queue at the balancer, {in_flight} are with {ready} replicas"
+    return Wish(max(ready + 1, share), Rule.QUEUE_AT_BALANCER, text)
+
+
+def _endpoints(sight: Sight) -> Wish | None:
+    if not sight.endpoints_stay_saturated:
+        return None
+    text = f"all {sight.local.ready_endpoints} ready endpoints stay saturated"
+    return Wish(sight.ready + 1, Rule.ENDPOINTS_SATURATED, text)
+
+
+def _demand(sight: Sight, policy: Policy) -> Wish | None:
+    if sight.demand is None or not sight.overload:
+        return None
+    text = (
+        f"{sight.demand:.0f} tokens/s are offered, {sight.ready} replicas take "
+        f"{sight.overload:.0f} each at most"
+    )
+    needed = _needed(sight.demand, sight.overload * policy.headroom)
+    return Wish(needed, Rule.DEMAND_ABOVE_CAPACITY, text)
+
+
+def _slo(sight: Sight, policy: Policy) -> Wish | None:
+    if sight.judgement.verdict is not Verdict.MISSED:
+        return None
+    missed = _goodness(sight)
+    if _saturated(sight, policy):
+        demand = _demand(sight, policy)
+        needed = max(sight.ready + 1, demand.replicas if demand else 0)
+        text = f"{missed}, and the replicas have more to do than they can"
+        return Wish(needed, Rule.SLO_MISSED_SATURATED, text)
+    most = max((r.tokens_per_second or 0.0 for r in sight.readings), default=0.0)
+    if sight.demand is None or not sight.carried or most <= ABOVE * sight.carried:
+        return None
+    needed = max(sight.ready + 1, _needed(sight.demand, sight.carried * policy.headroom))
+    text = f"{missed} at {most:.0f} tokens/s per replica, it was held at {sight.carried:.0f}"
+    return Wish(needed, Rule.SLO_MISSED_AT_NEW_LOAD, text)
+
+
+def _blind(sight: Sight) -> Wish | None:
+    if isinstance(sight.metrics, Unknown):
+        return Wish(sight.replicas, Rule.NO_SIGNAL, sight.metrics.message)
+    if not sight.readings:
+        text = "no replica has a fresh sample in Prometheus"
+    elif len(sight.readings) < sight.ready:
+        text = f"Prometheus has fresh samples of {len(sight.readings)} of {sight.ready} replicas"
+    elif sight.demand is None:
+        text = "Prometheus has no token rates of the replicas"
+    elif sight.metrics.queued_requests is None:
+        text = "Prometheus has no queue lengths of the balancer"
+    elif sight.judgement.verdict is Verdict.UNKNOWN and sight.demand > 0:
+        text = "Prometheus has no outcomes of requests"
+    elif any(r.running is None for r in sight.readings):
+        text = "Prometheus has no number of running requests for some replicas"
+    else:
+        return None
+    return Wish(sight.replicas, Rule.NO_SIGNAL, text)
+
+
+def _infeasible(sight: Sight) -> Wish | None:
+    """The SLO is missed, and more replicas would not help: requests hardly share them."""
+    if sight.judgement.verdict is not Verdict.MISSED:
+        return None
+    if sight.pending:
+        text = f"{_goodness(sight)}, replicas are starting"
+        return Wish(sight.replicas, Rule.STEADY, text, (Blocker.PENDING_REPLICAS,))
+    text = f"{_goodness(sight)}, though no replica is saturated: more of them would not help"
+    # Requests that are alone on their replicas are not late because of too few replicas.
+    alone = max(1, ceil(_running(sight)))
+    return Wish(min(sight.replicas, alone), Rule.SLO_INFEASIBLE, text)
+
+
+def _fewer(sight: Sight, policy: Policy) -> Wish | None:
+    """Fewer replicas would do; only called when everything is known and nothing calls for more."""
+    current = sight.replicas
+    if current <= policy.min_replicas or sight.demand is None or _saturated(sight, policy):
+        return None
+    running = _running(sight)
+    if sight.demand == 0 and running == 0:
+        return Wish(1, Rule.DEMAND_FITS_FEWER, "no traffic")
+    alone = max(1, ceil(running))
+    if sight.judgement.verdict is Verdict.FEW_SAMPLES:
+        if alone >= current:
+            return None
+        text = f"{running:.0f} requests run, each could have a replica of {alone} to itself"
+        return Wish(alone, Rule.DEMAND_FITS_FEWER, text)
+    share = policy.headroom * policy.down_margin
+    if sight.carried:
+        fits = max(1, _needed(sight.demand, sight.carried * share))
+        if fits < current:
+            text = (
+                f"{sight.demand:.0f} tokens/s are offered, {fits} replicas carried "
+                f"{sight.carried:.0f} each while the SLO was held"
+            )
+            return Wish(fits, Rule.DEMAND_FITS_FEWER, text)
+    return _one_fewer(sight, policy, share)
+
+
+def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
+    """One step into a load that no replica has carried yet, when there is room and no warning."""
+    fewer = sight.replicas - 1
+    load = (sight.demand or 0.0) / fewer
+    fill = max(
+        max(r.kv_usage or 0.0, (r.running or 0.0) / policy.max_concurrent_requests)
+        for r in sight.readings
+    )
+    after = fill * sight.replicas / fewer
+    if after > SPARE or (sight.overload and load > sight.overload * share):
+        return None
+    text = f"{fewer} replicas would be {after:.0%} full with {load:.0f} tokens/s each"
+    return Wish(fewer, Rule.DEMAND_FITS_FEWER, text)
+
+
+def _steady(sight: Sight) -> Wish:
+    if sight.judgement.verdict is Verdict.FEW_SAMPLES:
+        text = f"{sight.judgement.samples:.0f} requests are too few to judge"
+        return Wish(sight.replicas, Rule.FEW_SAMPLES, text)
+    text = f"{sight.demand or 0.0:.0f} tokens/s are offered to {sight.ready} replicas"
+    return Wish(sight.replicas, Rule.STEADY, text)
+
+
+def _saturated(sight: Sight, policy: Policy) -> bool:
+    local = sight.local
+    queued = 0.0 if isinstance(sight.metrics, Unknown) else sight.metrics.queued_requests or 0.0
+    return (
+        mostly_saturated(sight.readings, policy)
+        or queued > 0
+        or local.queued_requests > 0
+        or (local.ready_endpoints > 0 and 2 * local.saturated_endpoints >= local.ready_endpoints)
+    )
+
+
+def _running(sight: Sight) -> float:
+    running = sum((r.running or 0.0) + (r.waiting or 0.0) for r in sight.readings)
+    return max(running, float(sight.local.in_flight_requests))
+
+
+def _needed(demand: float, each: float) -> int:
+    # The last digits of a sum must not add a replica.
+    return ceil(demand / each - 1e-9)
+
+
+def _goodness(sight: Sight) -> str:
+    ratio = sight.judgement.good_ratio or 0.0
+    return f"{ratio:.1%} of {sight.judgement.samples:.0f} requests are good"
