@@ -71,9 +71,7 @@ def ensure_certificates(settings: Settings, nodes: Sequence[Node]) -> None:
 
 def _sign(directory: Path, holder: Holder) -> None:
     key, certificate = directory / f"{holder.name}.key", directory / f"{holder.name}.crt"
-    request = run(
-        "openssl", "req", *NEW_KEY, "-keyout", key, "-subj", holder.subject
-    )
+    request = run("openssl", "req", *NEW_KEY, "-keyout", key, "-subj", holder.subject)
     extensions = directory / f"{holder.name}.ext"
     lines = ["keyUsage=digitalSignature,keyEncipherment", "extendedKeyUsage=serverAuth,clientAuth"]
     if holder.addresses:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fastgen_devcluster import lifecycle
+from fastgen_devcluster import images, lifecycle
 from fastgen_devcluster.cluster import Cluster
-from fastgen_devcluster.command import CommandFailed
+from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.packages import ensure_packages, require_root
 from fastgen_devcluster.programs import ensure_programs
@@ -33,7 +33,7 @@ def main() -> None:
     """Run a verb; what the reader can mend is told in one line."""
     try:
         app()
-    except (SetupError, CommandFailed) as failure:
+    except (SetupError, CommandError) as failure:
         console.print(f"[red]error:[/red] {failure}", markup=True, soft_wrap=True)
         sys.exit(1)
 
@@ -98,12 +98,24 @@ def status(
     raise typer.Exit(0 if now.is_up else 1)
 
 
+@app.command(name="load-image")
+def load(name: Annotated[str, typer.Argument(help="An image of `buildah images`.")]) -> None:
+    """Push a local image to the cluster's registry and print its reference."""
+    print(images.load_image(name))
+
+
+@app.command(name="build-images")
+def build() -> None:
+    """Build and push the images of this tree and print their references as JSON."""
+    print(json.dumps(asdict(images.build_images())))
+
+
 @app.command(context_settings=PASS_THROUGH)
 def kubectl(context: typer.Context) -> None:
     """Run kubectl on the cluster."""
     cluster = Cluster.current()
     flags = [f"--kubeconfig={cluster.kubeconfig}", *context.args]
-    os.execv(cluster.kubectl_path, ["kubectl", *flags])
+    os.execv(cluster.kubectl, ["kubectl", *flags])
 
 
 @app.command(context_settings=PASS_THROUGH)
@@ -111,4 +123,4 @@ def helm(context: typer.Context) -> None:
     """Run Helm on the cluster."""
     cluster = Cluster.current()
     flags = [f"--kubeconfig={cluster.kubeconfig}", *context.args]
-    os.execv(cluster.helm_path, ["helm", *flags])
+    os.execv(cluster.helm, ["helm", *flags])

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastgen_devcluster.command import run
 from fastgen_devcluster.configuration import PROMETHEUS_NUMBER
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.programs import HELM, KUBERNETES, Programs, ensure_programs
@@ -21,8 +20,8 @@ class Cluster:
 
     kubeconfig: Path
     registry: str
-    kubectl_path: Path
-    helm_path: Path
+    kubectl: Path
+    helm: Path
     # As this machine reaches it; nothing when the user's own cluster did not name one.
     prometheus_url: str | None
     # Where pods reach this machine; nothing when that is not known.
@@ -33,36 +32,31 @@ class Cluster:
 
     @classmethod
     def current(cls, environment: Mapping[str, str] = os.environ) -> "Cluster":
-        """The user's own cluster when FASTGEN_KUBECONFIG names one, else the development cluster."""
+        """The cluster that FASTGEN_KUBECONFIG names, else the development cluster."""
         settings = Settings.from_environment(environment)
         kubeconfig = environment.get("FASTGEN_KUBECONFIG")
         if not kubeconfig:
-            return _development(settings)
-        registry = environment.get("FASTGEN_REGISTRY")
-        if not registry:
-            raise SetupError("Set FASTGEN_REGISTRY to a registry that your cluster pulls from.")
+            return _development(settings, environment)
         return cls(
             kubeconfig=Path(kubeconfig).resolve(),
-            registry=registry.rstrip("/"),
-            kubectl_path=_find_client("kubectl", settings),
-            helm_path=_find_client("helm", settings),
+            registry=image_home(environment),
+            kubectl=_find_client("kubectl", settings),
+            helm=_find_client("helm", settings),
             prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL"),
             host_address=environment.get("FASTGEN_HOST_ADDRESS"),
             audit_log=None,
             is_own=True,
         )
 
-    def kubectl(self, *words: str, stdin: str = "", timeout_seconds: float = 120) -> str:
-        """Run kubectl on this cluster and return what it printed."""
-        flags = (f"--kubeconfig={self.kubeconfig}",)
-        return run(
-            self.kubectl_path, *flags, *words, stdin=stdin, timeout_seconds=timeout_seconds
-        )
 
-    def helm(self, *words: str, stdin: str = "", timeout_seconds: float = 300) -> str:
-        """Run helm on this cluster and return what it printed."""
-        flags = (f"--kubeconfig={self.kubeconfig}",)
-        return run(self.helm_path, *flags, *words, stdin=stdin, timeout_seconds=timeout_seconds)
+def image_home(environment: Mapping[str, str] = os.environ) -> str:
+    """The registry and path that references of images start with."""
+    if not environment.get("FASTGEN_KUBECONFIG"):
+        return f"{Settings.from_environment(environment).registry}/fastgen"
+    registry = environment.get("FASTGEN_REGISTRY")
+    if not registry:
+        raise SetupError("Set FASTGEN_REGISTRY to a registry that your cluster pulls from.")
+    return registry.rstrip("/")
 
 
 def audit_log_path() -> Path:
@@ -70,15 +64,15 @@ def audit_log_path() -> Path:
     return Settings.from_environment().audit_log
 
 
-def _development(settings: Settings) -> Cluster:
+def _development(settings: Settings, environment: Mapping[str, str]) -> Cluster:
     if not settings.kubeconfig.exists():
         raise SetupError("No cluster yet: run `python -m fastgen_devcluster up`.")
     programs = Programs(settings.cache)
     return Cluster(
         kubeconfig=settings.kubeconfig,
-        registry=f"{settings.registry}/fastgen",
-        kubectl_path=programs.kubernetes("kubectl"),
-        helm_path=programs.helm,
+        registry=image_home(environment),
+        kubectl=programs.kubernetes("kubectl"),
+        helm=programs.helm,
         prometheus_url=f"http://{settings.service_address(PROMETHEUS_NUMBER)}:9090",
         host_address=settings.host_address,
         audit_log=settings.audit_log,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-class CommandFailed(Exception):
+class CommandError(Exception):
     """A program ended with an error; the text carries its last words."""
 
 
@@ -31,7 +31,7 @@ def run(
     )
     if done.returncode != 0:
         complaint = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise CommandFailed(f"`{' '.join(words[:6])}` ended with {done.returncode}: {complaint}")
+        raise CommandError(f"`{' '.join(words[:6])}` ended with {done.returncode}: {complaint}")
     return done.stdout
 
 
@@ -39,6 +39,6 @@ def succeeds(*argv: str | Path) -> bool:
     """Run a program and tell whether it liked the outcome."""
     try:
         run(*argv)
-    except (CommandFailed, FileNotFoundError):
+    except (CommandError, FileNotFoundError):
         return False
     return True

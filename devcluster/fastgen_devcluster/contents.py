@@ -9,8 +9,8 @@ from string import Template
 from fastgen_devcluster import buildah, registry
 from fastgen_devcluster.command import run
 from fastgen_devcluster.configuration import DNS_NUMBER, PROMETHEUS_NUMBER
-from fastgen_devcluster.progress import step
 from fastgen_devcluster.programs import COREDNS, PROMETHEUS, Programs
+from fastgen_devcluster.progress import step
 from fastgen_devcluster.settings import ROOM, Settings
 
 PAUSE_SOURCE = ROOM / "images" / "pause.c"

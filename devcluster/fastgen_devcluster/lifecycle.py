@@ -12,7 +12,7 @@ from pathlib import Path
 from fastgen_devcluster import components, configuration, control_groups, network, registry
 from fastgen_devcluster import contents as cluster_contents
 from fastgen_devcluster.certificates import ensure_certificates
-from fastgen_devcluster.command import CommandFailed, run
+from fastgen_devcluster.command import CommandError, run
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.process import Ledger
 from fastgen_devcluster.programs import Programs
@@ -124,7 +124,7 @@ def _start_node(settings: Settings, node: Node, programs: Programs) -> None:
 def _containerd_answers(settings: Settings) -> bool:
     try:
         containers(settings)
-    except CommandFailed:
+    except CommandError:
         return False
     return True
 
@@ -159,8 +159,6 @@ def _apply(settings: Settings, programs: Programs, manifests: str) -> None:
     _kubectl(settings, programs, "apply", "--server-side", "--filename=-", stdin=manifests)
 
 
-def _wait_for_deployment(
-    settings: Settings, programs: Programs, namespace: str, name: str
-) -> None:
+def _wait_for_deployment(settings: Settings, programs: Programs, namespace: str, name: str) -> None:
     target = ("rollout", "status", f"deployment/{name}", f"--namespace={namespace}")
     _kubectl(settings, programs, *target, "--timeout=90s")

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from fastgen_devcluster.command import CommandFailed, run, succeeds
+from fastgen_devcluster.command import CommandError, run, succeeds
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.progress import step
 
@@ -15,11 +15,11 @@ TOOLS = {
     "buildah": "buildah",
     "conntrack": "conntrack",
     "containerd": "containerd",
-    "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
     "gcc": "gcc",
     "ip": "iproute2",
     "iptables": "iptables",
+    "mmdebstrap": "mmdebstrap",
     "nsenter": "util-linux",
     "openssl": "openssl",
     "runc": "runc",
@@ -64,7 +64,7 @@ def ensure_packages() -> None:
         try:
             run("apt-get", "update", environment=quiet)
             run(*install, environment=quiet)
-        except CommandFailed as failure:
+        except CommandError as failure:
             raise SetupError(f"apt-get could not install {' '.join(packages)}: {failure}") from None
 
 

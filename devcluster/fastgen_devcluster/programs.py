@@ -143,7 +143,7 @@ def _compile(go: Path, cache: Path, module: Module) -> None:
         # The folder appears whole or not at all, so that an interrupted build is no build.
         built = Path(scratch) / "built"
         built.mkdir()
-        build = ("nice", go, "build", *module.flags, "-o", f"{built}/", *module.packages)
-        run(*build, environment=environment, directory=module.source)
+        build = ("build", *module.flags, "-o", f"{built}/", *module.packages)
+        run("nice", go, *build, environment=environment, directory=module.source)
         built.chmod(0o755)
         built.rename(home)

@@ -20,3 +20,9 @@ def remove_containers(settings: Settings) -> None:
         _ctr(settings, "tasks", "delete", "--force", name)
     if found:
         _ctr(settings, "containers", "delete", *found)
+
+
+def pull(settings: Settings, reference: str) -> None:
+    """Bring an image to the node and unpack it."""
+    hosts = ("--hosts-dir", str(settings.state / "registries"))
+    _ctr(settings, "images", "pull", *hosts, reference)

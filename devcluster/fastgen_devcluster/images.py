@@ -1,0 +1,124 @@
+"""Builds the images of the Dockerfile, each layer only when what goes into it has changed."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fastgen_devcluster import base_image, buildah, registry, runtime_store
+from fastgen_devcluster.cluster import image_home
+from fastgen_devcluster.dockerfile import Stage, key_of, read_stages
+from fastgen_devcluster.errors import SetupError
+from fastgen_devcluster.packages import ensure_packages
+from fastgen_devcluster.progress import step
+from fastgen_devcluster.settings import REPOSITORY, Settings
+
+CONTROL, RUNTIME = "control", "runtime-smollm2"
+# Built before the images, in the order in which they stand on one another.
+DEPENDENCIES = (
+    "build-dependencies",
+    "control-dependencies",
+    "runtime-dependencies",
+    "smollm2-dependencies",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Where a cluster finds the images of this tree."""
+
+    control: str
+    runtime: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The stages of the Dockerfile and the key of each."""
+
+    stages: dict[str, Stage]
+    base: str
+
+    @classmethod
+    def read(cls) -> "Plan":
+        """The plan for the sources as they are now."""
+        return cls(read_stages((REPOSITORY / "Dockerfile").read_text()), base_image.name())
+
+    def key(self, stage: str) -> str:
+        """What names the stage's content."""
+        return key_of(stage, self.stages, REPOSITORY, self.base)
+
+    def local(self, stage: str) -> str:
+        """The stage's name in buildah's store."""
+        return f"localhost/fastgen/{stage}:{self.key(stage)}"
+
+
+def ensure_dependencies(settings: Settings) -> None:
+    """Build the layers below the project's own: minutes the first time, nothing after it."""
+    with _locked(settings):
+        _build_dependencies(settings, Plan.read())
+
+
+def build_images() -> Images:
+    """Build and push what the cluster's registry does not have, and return the references."""
+    settings, home = Settings.from_environment(), image_home()
+    plan = Plan.read()
+    images = Images(
+        control=f"{home}/control:{plan.key(CONTROL)}",
+        runtime=f"{home}/{RUNTIME}:{plan.key(RUNTIME)}",
+    )
+    wanted = {CONTROL: images.control, RUNTIME: images.runtime}
+    missing = {stage: name for stage, name in wanted.items() if not registry.has_image(name)}
+    if missing:
+        with _locked(settings):
+            _build_dependencies(settings, plan)
+            for stage, reference in missing.items():
+                _deliver(settings, plan, stage, reference)
+            buildah.prune({*DEPENDENCIES, CONTROL, RUNTIME})
+    return images
+
+
+def load_image(name: str) -> str:
+    """Push an image of the local store and return its reference."""
+    if not buildah.has_image(name):
+        raise SetupError(f"buildah knows no image {name!r}; `buildah images` lists them.")
+    short = name.rpartition("/")[2]
+    reference = f"{image_home()}/{short if ':' in short else f'{short}:latest'}"
+    with step(f"push {name}"):
+        buildah.push(name, reference)
+    return reference
+
+
+def _deliver(settings: Settings, plan: Plan, stage: str, reference: str) -> None:
+    with step(f"build the {stage} image"):
+        _build(plan, stage)
+    with step(f"push the {stage} image"):
+        buildah.push(plan.local(stage), reference)
+    # Pulled before a pod asks for it; on a cluster of the user's own the pods wait for their pull.
+    if reference.startswith(settings.registry) and settings.containerd_socket.exists():
+        with step(f"pull the {stage} image to the node"):
+            runtime_store.pull(settings, reference)
+
+
+def _build_dependencies(settings: Settings, plan: Plan) -> None:
+    ensure_packages()
+    base_image.ensure(settings.cache)
+    for stage in DEPENDENCIES:
+        if not buildah.has_image(plan.local(stage)):
+            with step(f"build the {stage} layer (once per lock file)"):
+                _build(plan, stage)
+
+
+def _build(plan: Plan, stage: str) -> None:
+    arguments = {"BASE_IMAGE": plan.base}
+    for dependency in DEPENDENCIES:
+        if dependency != stage and buildah.has_image(plan.local(dependency)):
+            arguments[dependency.upper().replace("-", "_")] = plan.local(dependency)
+    buildah.build(REPOSITORY, stage, plan.local(stage), arguments)
+
+
+@contextmanager
+def _locked(settings: Settings) -> Iterator[None]:
+    settings.cache.mkdir(parents=True, exist_ok=True)
+    with (settings.cache / "images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
