@@ -1,0 +1,286 @@
+"""Makes the children that clients talk to: balancer Deployment, Service and access rights."""
+
+from typing import Any, Final
+
+from fastgen_api import names
+from fastgen_api.names import Component, Port
+from fastgen_api.spec import KubernetesObject, Spec
+from fastgen_operator.confinement import (
+    CONTAINER_SECURITY,
+    HOME,
+    POD_NAME,
+    POD_SECURITY,
+    local_references,
+    scrape_annotations,
+)
+from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
+from fastgen_operator.settings import Images
+
+DIRECTORY: Final = "/run/fastgen"
+"""Where the pod's containers leave files for one another."""
+TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+GRACE_MARGIN_SECONDS: Final = 15
+PROGRESS_DEADLINE_SECONDS: Final = 600
+
+RBAC_GROUP: Final = "rbac.authorization.k8s.io"
+
+
+def balancer_children(
+    owner: Owner, spec: Spec, images: Images, prometheus_url: str
+) -> tuple[KubernetesObject, ...]:
+    """All children of the component `balancer`.
+
+    `prometheus_url` is the operator's default; the balancer reads the resource's own itself.
+    """
+    return (
+        _service_account(owner),
+        _role(owner),
+        _role_binding(owner),
+        _service(owner),
+        _deployment(owner, spec, images, prometheus_url),
+    )
+
+
+def _metadata(owner: Owner) -> KubernetesObject:
+    return child_metadata(owner, names.balancer_name(owner.name), Component.BALANCER)
+
+
+def _service_account(owner: Owner) -> KubernetesObject:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(owner),
+        "automountServiceAccountToken": False,
+    }
+
+
+def _role(owner: Owner) -> KubernetesObject:
+    """What the picker and its autoscaler may do; the operator must hold each of these rights."""
+    return {
+        "apiVersion": f"{RBAC_GROUP}/v1",
+        "kind": "Role",
+        "metadata": _metadata(owner),
+        "rules": [
+            _rule(names.GROUP, [names.PLURAL], ["get", "list", "watch"]),
+            _rule(names.GROUP, [f"{names.PLURAL}/scale"], ["get", "patch", "update"], owner.name),
+            _rule(names.GROUP, [f"{names.PLURAL}/status"], ["get", "patch"], owner.name),
+            # The name of what is created is not known to the authorizer.
+            _rule("coordination.k8s.io", ["leases"], ["create"]),
+            _rule(
+                "coordination.k8s.io",
+                ["leases"],
+                ["get", "patch", "update"],
+                names.balancer_name(owner.name),
+            ),
+            _rule("", ["events"], ["create", "patch"]),
+            _rule("events.k8s.io", ["events"], ["create", "patch"]),
+            _rule("", ["pods"], ["get", "list", "watch"]),
+            _rule("discovery.k8s.io", ["endpointslices"], ["get", "list", "watch"]),
+        ],
+    }
+
+
+def _rule(
+    group: str, resources: list[str], verbs: list[str], name: str | None = None
+) -> KubernetesObject:
+    rule: KubernetesObject = {"apiGroups": [group], "resources": resources, "verbs": verbs}
+    return rule | ({"resourceNames": [name]} if name else {})
+
+
+def _role_binding(owner: Owner) -> KubernetesObject:
+    name = names.balancer_name(owner.name)
+    return {
+        "apiVersion": f"{RBAC_GROUP}/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(owner),
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}],
+    }
+
+
+def _service(owner: Owner) -> KubernetesObject:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": child_metadata(owner, names.service_name(owner.name), Component.BALANCER),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": selector_labels(owner, Component.BALANCER),
+            # Envoy speaks HTTP/1.1 here as well; a gateway must be told that it may speak HTTP/2,
+            # without which gRPC does not pass.
+            "ports": [
+                {"name": "http", "port": Port.SERVICE, "targetPort": "http", "protocol": "TCP",
+                 "appProtocol": "kubernetes.io/h2c"},
+            ],
+        },
+    }  # fmt: skip
+
+
+def _deployment(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> KubernetesObject:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(owner),
+        "spec": {
+            "replicas": spec.balancer.replicas,
+            "minReadySeconds": 1,
+            "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": selector_labels(owner, Component.BALANCER)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "template": {
+                "metadata": {
+                    "labels": child_labels(owner, Component.BALANCER),
+                    "annotations": scrape_annotations(Port.BALANCER_HTTP),
+                },
+                "spec": _pod(owner, spec, images, prometheus_url),
+            },
+        },
+    }
+
+
+def _pod(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> KubernetesObject:
+    pod: KubernetesObject = {
+        "serviceAccountName": names.balancer_name(owner.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": POD_SECURITY,
+        "terminationGracePeriodSeconds": spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS,
+        "affinity": {"podAntiAffinity": _apart(owner)},
+        "initContainers": [_bootstrap(images)],
+        "containers": [_envoy(images), _picker(owner, images, prometheus_url)],
+        "volumes": [
+            {"name": "run", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "token", "projected": {"sources": _token_sources()}},
+        ],
+    }
+    secrets = [*spec.image_pull_secrets, *local_references(images.pull_secrets)]
+    return pod | ({"imagePullSecrets": secrets} if secrets else {})
+
+
+def _apart(owner: Owner) -> KubernetesObject:
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": selector_labels(owner, Component.BALANCER)},
+    }
+    return {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "podAffinityTerm": term}
+        ]
+    }
+
+
+def _token_sources() -> list[KubernetesObject]:
+    """A service account token as Kubernetes mounts it, but for the picker alone, not for Envoy."""
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    return [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {
+            "configMap": {
+                "name": "kube-root-ca.crt",
+                "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            }
+        },
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+
+
+def _container(name: str, image: str, images: Images, **fields: Any) -> KubernetesObject:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": images.pull_policy,
+        "securityContext": CONTAINER_SECURITY,
+        **fields,
+        "volumeMounts": [
+            {"name": "run", "mountPath": DIRECTORY},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *fields.get("volumeMounts", []),
+        ],
+    }
+
+
+def _requests(cpu: str, memory: str) -> KubernetesObject:
+    return {"requests": {"cpu": cpu, "memory": memory}}
+
+
+def _bootstrap(images: Images) -> KubernetesObject:
+    return _container(
+        "bootstrap",
+        images.control,
+        images,
+        command=["fastgen-balancer", "bootstrap", f"--directory={DIRECTORY}"],
+        env=[HOME],
+        resources=_requests("20m", "64Mi"),
+    )
+
+
+def _drain() -> KubernetesObject:
+    """Both containers wait for the open streams: either one's end would break them."""
+    return {"preStop": {"httpGet": {"path": "/drain", "port": Port.BALANCER_HTTP}}}
+
+
+def _envoy(images: Images) -> KubernetesObject:
+    own = ["fastgen-balancer", "envoy", f"--directory={DIRECTORY}"]
+    foreign = ["envoy", "-c", f"{DIRECTORY}/envoy.yaml"]
+    return _container(
+        "envoy",
+        images.envoy or images.control,
+        images,
+        command=foreign if images.envoy else own,
+        env=[HOME],
+        ports=[{"name": "http", "containerPort": Port.BALANCER, "protocol": "TCP"}],
+        readinessProbe={
+            "tcpSocket": {"port": "http"},
+            "periodSeconds": 2,
+            "failureThreshold": 2,
+        },
+        livenessProbe={
+            "tcpSocket": {"port": "http"},
+            "initialDelaySeconds": 20,
+            "periodSeconds": 15,
+            "timeoutSeconds": 5,
+            "failureThreshold": 8,
+        },
+        lifecycle=_drain(),
+        resources=_requests("50m", "64Mi"),
+    )
+
+
+def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObject:
+    arguments = [
+        f"--directory={DIRECTORY}",
+        f"--deployment={owner.name}",
+        f"--namespace={owner.namespace}",
+        *([f"--prometheus-url={prometheus_url}"] if prometheus_url else []),
+    ]
+    http = {"port": "metrics"}
+    return _container(
+        "picker",
+        images.control,
+        images,
+        command=["fastgen-balancer", "picker"],
+        args=arguments,
+        env=[POD_NAME, HOME],
+        ports=[{"name": "metrics", "containerPort": Port.BALANCER_HTTP, "protocol": "TCP"}],
+        readinessProbe={
+            "httpGet": {"path": "/readyz"} | http,
+            "periodSeconds": 2,
+            "timeoutSeconds": 3,
+            "failureThreshold": 2,
+        },
+        livenessProbe={
+            "httpGet": {"path": "/healthz"} | http,
+            "initialDelaySeconds": 20,
+            "periodSeconds": 15,
+            "timeoutSeconds": 5,
+            "failureThreshold": 8,
+        },
+        lifecycle=_drain(),
+        resources=_requests("50m", "96Mi"),
+        volumeMounts=[{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}],
+    )

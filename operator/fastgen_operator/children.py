@@ -1,0 +1,72 @@
+"""Makes all the Kubernetes objects that a FastGenDeployment stands for."""
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from fastgen_api import names
+from fastgen_api.spec import SLO, Balancer, KubernetesObject, Rollout, Scaling, Spec
+from fastgen_operator.balancer import balancer_children
+from fastgen_operator.fingerprint import fingerprint
+from fastgen_operator.owner import Owner
+from fastgen_operator.replica import replica_children
+from fastgen_operator.settings import Settings
+
+Id: TypeAlias = tuple[str, str]
+"""Kind and name: what tells a deployment's children apart, since all share its namespace."""
+
+CHILD_KINDS: Final = (
+    "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Service", "Deployment",
+)  # fmt: skip
+"""Kinds of children in the order in which they are applied: a pod finds all that it needs."""
+
+DECLARED_ANNOTATION: Final = f"{names.GROUP}/declared"
+"""On a Deployment: fingerprint of what its owner declares about its pods."""
+TEMPLATE_ANNOTATION: Final = f"{names.GROUP}/template"
+"""On a Deployment: fingerprint of the pod template that the operator made of it."""
+APPLIED_ANNOTATION: Final = f"{names.GROUP}/applied"
+"""On every child: fingerprint of the manifest that was applied."""
+
+
+def id_of(manifest: KubernetesObject) -> Id:
+    """Kind and name of an object."""
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def make_children(owner: Owner, spec: Spec, settings: Settings) -> tuple[KubernetesObject, ...]:
+    """The manifests of all children, in the order of CHILD_KINDS.
+
+    Raises merge.TemplateError when `spec.podTemplate` cannot be merged.
+    """
+    children = [
+        *replica_children(owner, spec, settings.images),
+        *balancer_children(owner, spec, settings.images, settings.prometheus_url),
+    ]
+    declared = {
+        names.replica_name(owner.name): declared_fingerprint(spec),
+        # The one setting of the operator that reaches running pods.
+        names.balancer_name(owner.name): declared_fingerprint(spec, settings.prometheus_url),
+    }
+    for child in children:
+        if child["kind"] == "Deployment":
+            child["metadata"]["annotations"] = {
+                DECLARED_ANNOTATION: declared[child["metadata"]["name"]],
+                TEMPLATE_ANNOTATION: fingerprint(child["spec"]["template"]),
+            }
+    return tuple(sorted(children, key=lambda child: CHILD_KINDS.index(child["kind"])))
+
+
+def declared_fingerprint(spec: Spec, *more: str) -> str:
+    """Fingerprint of the part of the spec that may change pods.
+
+    Replicas, SLO, scaling and the picker's settings reach running processes without a restart.
+    """
+    declared = msgspec.structs.replace(
+        spec,
+        replicas=1,
+        slo=SLO(),
+        scaling=Scaling(),
+        balancer=Balancer(),
+        rollout=Rollout(drain_seconds=spec.rollout.drain_seconds),
+    )
+    return fingerprint([msgspec.to_builtins(declared), *more])

@@ -1,0 +1,213 @@
+"""The only Kubernetes client: reads, server-side applies and deletes plain dicts."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+import httpx2
+from lightkube import AsyncClient
+from lightkube.core.client import LabelSelector
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.resource import ApiInfo, NamespacedResourceG, ResourceDef
+from lightkube.generic_resource import GenericNamespacedResource
+from lightkube.generic_resource import create_api_info as api_info
+from lightkube.types import PatchType
+
+from fastgen_api import names
+from fastgen_api.spec import KubernetesObject
+from fastgen_operator.children import CHILD_KINDS, id_of
+from fastgen_operator.observed import Observed
+from fastgen_operator.owner import Owner
+from fastgen_operator.status import Notice
+
+ALL_NAMESPACES: Final = "*"
+REJECTIONS: Final = frozenset({400, 403, 409, 422})
+"""Answers that say no to what was sent; all others say that now is a bad time."""
+
+
+class ClusterError(Exception):
+    """The API server did not do what it was asked."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        """HTTP status; 0: no answer."""
+
+    @property
+    def is_rejection(self) -> bool:
+        """Whether the same request will be refused again."""
+        return self.code in REJECTIONS
+
+
+def _resource(group: str, version: str, kind: str, plural: str) -> type[GenericNamespacedResource]:
+    # Not through lightkube's registry: it would refuse a second class for the kinds that lightkube
+    # itself loads, and those are no dicts.
+    return type(
+        kind, (GenericNamespacedResource,), {"_api_info": api_info(group, version, kind, plural)}
+    )
+
+
+RESOURCES: Final = {
+    "ServiceAccount": _resource("", "v1", "ServiceAccount", "serviceaccounts"),
+    "Role": _resource("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+    "RoleBinding": _resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+    "ConfigMap": _resource("", "v1", "ConfigMap", "configmaps"),
+    "Service": _resource("", "v1", "Service", "services"),
+    "Deployment": _resource("apps", "v1", "Deployment", "deployments"),
+    "Pod": _resource("", "v1", "Pod", "pods"),
+    "Event": _resource("events.k8s.io", "v1", "Event", "events"),
+    names.KIND: _resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL),
+}
+
+
+class _Status(NamespacedResourceG, dict[str, Any]):
+    """The status of a FastGenDeployment as a resource of its own."""
+
+    _api_info = ApiInfo(
+        resource=ResourceDef(names.GROUP, names.VERSION, names.KIND),
+        parent=ResourceDef(names.GROUP, names.VERSION, names.KIND),
+        plural=names.PLURAL,
+        verbs=["get", "patch", "put"],
+        action="status",
+    )
+
+
+class Cluster:
+    """A connection to the API server; `on_success` is called after each answer."""
+
+    def __init__(self, client: AsyncClient, on_success: Callable[[], None]) -> None:
+        self._client = client
+        self._on_success = on_success
+
+    async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None:
+        """The object, or None."""
+        try:
+            found = await self._client.get(RESOURCES[kind], name, namespace=namespace)
+        except (httpx2.HTTPError, ConfigError) as error:
+            failure = _failure(error)
+            if failure.code == 404:
+                self._on_success()
+                return None
+            raise failure from error
+        self._on_success()
+        return dict(found)
+
+    async def list(
+        self, kind: str, namespace: str, labels: LabelSelector | None = None
+    ) -> list[KubernetesObject]:
+        """Objects of a kind; `namespace` may be ALL_NAMESPACES."""
+        resource = RESOURCES[kind]
+        version = resource._api_info.resource.api_version
+        try:
+            found = [
+                {"apiVersion": version, "kind": kind, **item}
+                async for item in self._client.list(resource, namespace=namespace, labels=labels)
+            ]
+        except (httpx2.HTTPError, ConfigError) as error:
+            raise _failure(error) from error
+        self._on_success()
+        return found
+
+    async def observe(self, owner: Owner) -> Observed:
+        """All children and pods that carry the owner's label."""
+        labels: LabelSelector = {
+            names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER,
+            names.DEPLOYMENT_LABEL: owner.name,
+        }
+        *children, pods = await asyncio.gather(
+            *(self.list(kind, owner.namespace, labels) for kind in (*CHILD_KINDS, "Pod"))
+        )
+        return Observed(
+            children={id_of(child): child for group in children for child in group},
+            pods=tuple(pods),
+        )
+
+    async def apply(self, manifest: KubernetesObject) -> KubernetesObject:
+        """Server-side apply; fields that others hold become ours."""
+        return await self._apply(RESOURCES[manifest["kind"]], manifest)
+
+    async def apply_status(self, owner: Owner, status: KubernetesObject) -> None:
+        """Server-side apply of the operator's part of the status."""
+        await self._apply(
+            _Status,
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "metadata": {"name": owner.name, "namespace": owner.namespace, "uid": owner.uid},
+                "status": status,
+            },
+        )
+
+    async def delete(self, child: KubernetesObject) -> None:
+        """Deletes a child; one that is gone already is fine."""
+        kind, name = id_of(child)
+        namespace = child["metadata"]["namespace"]
+        try:
+            await self._client.delete(RESOURCES[kind], name, namespace=namespace)
+        except (httpx2.HTTPError, ConfigError) as error:
+            failure = _failure(error)
+            if failure.code != 404:
+                raise failure from error
+        self._on_success()
+
+    async def tell(self, owner: Owner, notice: Notice, now: datetime, reporter: str) -> None:
+        """Writes a Kubernetes event about the FastGenDeployment."""
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{owner.name}.{uuid.uuid4().hex[:16]}",
+                "namespace": owner.namespace,
+            },
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "type": notice.type,
+            "reason": notice.reason,
+            "note": notice.message[:1024],
+            "action": "Reconcile",
+            "reportingController": f"{names.GROUP}/{names.OPERATOR_MANAGER}",
+            "reportingInstance": reporter[:128],
+            "regarding": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": owner.name,
+                "namespace": owner.namespace,
+                "uid": owner.uid,
+            },
+        }
+        try:
+            await self._client.create(RESOURCES["Event"].from_dict(event))
+        except (httpx2.HTTPError, ConfigError) as error:
+            raise _failure(error) from error
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+    async def _apply(
+        self, resource: type[NamespacedResourceG], manifest: KubernetesObject
+    ) -> KubernetesObject:
+        metadata = manifest["metadata"]
+        try:
+            applied: Any = await self._client.patch(
+                resource,
+                metadata["name"],
+                manifest,
+                namespace=metadata["namespace"],
+                patch_type=PatchType.APPLY,
+                field_manager=names.OPERATOR_MANAGER,
+                force=True,
+            )
+        except (httpx2.HTTPError, ConfigError) as error:
+            raise _failure(error) from error
+        self._on_success()
+        return dict(applied)
+
+
+def _failure(error: httpx2.HTTPError | ConfigError) -> ClusterError:
+    if isinstance(error, ApiError):
+        return ClusterError(error.response.status_code, error.status.message or str(error))
+    if isinstance(error, httpx2.HTTPStatusError):
+        return ClusterError(error.response.status_code, str(error))
+    return ClusterError(0, f"{type(error).__name__}: {error}")

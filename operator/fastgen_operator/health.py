@@ -1,0 +1,84 @@
+"""Whether the operator lives, told over HTTP, and its Prometheus metrics."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from fastgen_api.names import Metric
+
+TICK_LIMIT_SECONDS: Final = 30.0
+API_LIMIT_SECONDS: Final = 300.0
+"""Relists happen each minute: five failed in a row are worth a fresh process."""
+
+
+@dataclass(slots=True)
+class Pulse:
+    """When the reconcile loop last ran and the API server last answered, by the monotonic clock."""
+
+    clock: Callable[[], float] = time.monotonic
+    ticked: float = 0.0
+    answered: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.ticked = self.answered = self.clock()
+
+    def tick(self) -> None:
+        """The loop ran."""
+        self.ticked = self.clock()
+
+    def answer(self) -> None:
+        """The API server answered."""
+        self.answered = self.clock()
+
+    def complaint(self) -> str:
+        """What is wrong; empty: nothing."""
+        now = self.clock()
+        if now - self.ticked > TICK_LIMIT_SECONDS:
+            return f"the reconcile loop has not run for {now - self.ticked:.0f} s"
+        if now - self.answered > API_LIMIT_SECONDS:
+            return f"the API server has not answered for {now - self.answered:.0f} s"
+        return ""
+
+
+class Metrics:
+    """The operator's Prometheus metrics."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconciles = Counter(
+            Metric.RECONCILES.removesuffix("_total"),
+            "Reconciles by how they ended.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            Metric.RECONCILE_SECONDS,
+            "Duration of reconciles.",
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+            registry=self.registry,
+        )
+
+
+async def serve(port: int, pulse: Pulse, metrics: Metrics) -> web.AppRunner:
+    """Serves /healthz and /metrics until the runner's `cleanup`; port 0 takes a free one."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        complaint = pulse.complaint()
+        return web.Response(status=503 if complaint else 200, text=complaint or "ok")
+
+    async def exposition(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/metrics", exposition)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()
+    return runner

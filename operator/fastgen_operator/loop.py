@@ -1,0 +1,112 @@
+"""Runs reconciles from the queue, and asks for all of them now and then."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from fastgen_operator.cluster import ClusterError
+from fastgen_operator.health import Metrics, Pulse
+from fastgen_operator.queue import Key, WorkQueue
+from fastgen_operator.reconcile import UnsettledError
+
+TICK_SECONDS: Final = 5.0
+RELIST_SECONDS: Final = 60.0
+"""A lost watch only adds delay."""
+RELIST_RETRY_SECONDS: Final = 5.0
+RECONCILE_LIMIT_SECONDS: Final = 120.0
+WORKERS: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Bounded workers over a WorkQueue."""
+
+    def __init__(
+        self,
+        reconcile: Callable[[Key], Awaitable[None]],
+        pulse: Pulse,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        workers: int = WORKERS,
+    ) -> None:
+        self._reconcile = reconcile
+        self._pulse = pulse
+        self._metrics = metrics
+        self._clock = clock
+        self._workers = workers
+        self._queue = WorkQueue()
+        self._wake = asyncio.Event()
+
+    def ask(self, key: Key, delay_seconds: float = 0.0) -> None:
+        """Asks for a reconcile; a short delay lets a burst of events become one."""
+        self._queue.add(key, self._clock() + delay_seconds)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        running: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                self._pulse.tick()
+                self._wake.clear()
+                while len(running) < self._workers:
+                    key = self._queue.take(self._clock())
+                    if key is None:
+                        break
+                    task = asyncio.create_task(self._work(key), name=f"reconcile {key}")
+                    running.add(task)
+                    task.add_done_callback(running.discard)
+                await self._wait(full=len(running) >= self._workers)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _wait(self, full: bool) -> None:
+        due = None if full else self._queue.seconds_to_next(self._clock())
+        try:
+            async with asyncio.timeout(TICK_SECONDS if due is None else min(due, TICK_SECONDS)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _work(self, key: Key) -> None:
+        started = self._clock()
+        outcome = "error"
+        try:
+            async with asyncio.timeout(RECONCILE_LIMIT_SECONDS):
+                await self._reconcile(key)
+            outcome = "ok"
+            self._queue.done(key)
+        except (ClusterError, UnsettledError, TimeoutError) as error:
+            self._retry(key, str(error) or type(error).__name__, None)
+        except Exception as error:  # A resource that trips us must not stop the others.
+            self._retry(key, str(error), error)
+        finally:
+            self._metrics.reconciles.labels(outcome).inc()
+            self._metrics.seconds.observe(self._clock() - started)
+            self._wake.set()
+
+    def _retry(self, key: Key, why: str, error: Exception | None) -> None:
+        delay = self._queue.failed(key, self._clock())
+        log.warning(
+            "reconcile failed",
+            extra={"key": key, "why": why, "retry_seconds": delay},
+            exc_info=error,
+        )
+
+
+async def relist(keys: Callable[[], Awaitable[Iterable[Key]]], ask: Callable[[Key], None]) -> None:
+    """Asks for every FastGenDeployment at once and then each RELIST_SECONDS."""
+    while True:
+        try:
+            for key in await keys():
+                ask(key)
+        except ClusterError as error:
+            log.warning("relist failed", extra={"why": str(error)})
+            await asyncio.sleep(RELIST_RETRY_SECONDS)
+        else:
+            await asyncio.sleep(RELIST_SECONDS)

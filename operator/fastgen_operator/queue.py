@@ -1,0 +1,81 @@
+"""A queue of keys that need work: each once, one at a time, again later after a failure."""
+
+import heapq
+from typing import Final, TypeAlias
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name of a FastGenDeployment."""
+
+FIRST_RETRY_SECONDS: Final = 0.5
+LAST_RETRY_SECONDS: Final = 60.0
+
+
+class WorkQueue:
+    """Which keys are due, and when. Time is an argument; nothing here waits.
+
+    Invariants: a key is waiting at most once; a key that was taken is not handed out again before
+    `done` or `failed`; what is asked for meanwhile is kept for afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, Key]] = []
+        self._taken: set[Key] = set()
+        self._asked: dict[Key, float] = {}
+        self._failures: dict[Key, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._due) + len(self._taken)
+
+    def add(self, key: Key, at: float) -> None:
+        """Asks for work on a key at the given time, or earlier where that was asked before."""
+        if key in self._taken:
+            self._asked[key] = min(at, self._asked.get(key, at))
+        elif at < self._due.get(key, float("inf")):
+            self._due[key] = at
+            heapq.heappush(self._heap, (at, key))
+
+    def take(self, now: float) -> Key | None:
+        """The key that has been due for longest."""
+        self._drop_stale()
+        if not self._heap or self._heap[0][0] > now:
+            return None
+        _, key = heapq.heappop(self._heap)
+        del self._due[key]
+        self._taken.add(key)
+        return key
+
+    def seconds_to_next(self, now: float) -> float | None:
+        """Time until a key is due; None: nothing waits."""
+        self._drop_stale()
+        return max(0.0, self._heap[0][0] - now) if self._heap else None
+
+    def done(self, key: Key) -> None:
+        """The work on a taken key succeeded."""
+        self._failures.pop(key, None)
+        self._release(key)
+
+    def failed(self, key: Key, now: float) -> float:
+        """The work on a taken key failed; returns the seconds after which it is due again.
+
+        Asking for it meanwhile does not shorten the wait: a key that fails must not spin on the
+        events that its own attempts make.
+        """
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        delay = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures, 16))
+        self._asked.pop(key, None)
+        self._release(key)
+        self.add(key, now + delay)
+        return delay
+
+    def _release(self, key: Key) -> None:
+        self._taken.discard(key)
+        asked = self._asked.pop(key, None)
+        if asked is not None:
+            self.add(key, asked)
+
+    def _drop_stale(self) -> None:
+        """Removes heap entries that an earlier time for the same key has replaced."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)

@@ -1,0 +1,239 @@
+"""Makes the children that serve a model: Deployment, headless Service, SLO, ServiceAccount."""
+
+from typing import Any, Final
+
+from fastgen_api import names
+from fastgen_api.names import Component, Port
+from fastgen_api.spec import KubernetesObject, RolloutStrategy, Spec, replicas_wanted, slo_json
+from fastgen_operator.confinement import (
+    CONTAINER_SECURITY,
+    HOME,
+    POD_NAME,
+    POD_SECURITY,
+    local_references,
+    scrape_annotations,
+)
+from fastgen_operator.merge import merge
+from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
+from fastgen_operator.settings import Images
+
+CONTAINER: Final = "runtime"
+SLO_DIRECTORY: Final = "/etc/fastgen"
+SLO_FILE: Final = "slo.json"
+PRE_STOP_SECONDS: Final = 2
+"""Balancers stop picking a pod within a second of its deletion; only then does it hear SIGTERM."""
+GRACE_MARGIN_SECONDS: Final = 15
+"""From the end of the drain to the end of the process, before the kubelet kills it."""
+MIN_READY_SECONDS: Final = 2
+"""How long a new replica serves before an old one may go: time for balancers to find it."""
+STARTUP_SECONDS: Final = 3600
+"""How long a model may load before the kubelet restarts its container."""
+STARTUP_PERIOD_SECONDS: Final = 2
+
+
+def replica_children(owner: Owner, spec: Spec, images: Images) -> tuple[KubernetesObject, ...]:
+    """All children of the component `replica`.
+
+    Raises merge.TemplateError when `spec.podTemplate` cannot be merged.
+    """
+    return (
+        _service_account(owner),
+        _slo_config_map(owner, spec),
+        _headless_service(owner),
+        _deployment(owner, spec, images),
+    )
+
+
+def runtime_image(spec: Spec, images: Images) -> str:
+    """The image that a replica made now would run."""
+    return spec.image or images.runtime
+
+
+def runtime_arguments(owner: Owner, spec: Spec) -> list[str]:
+    """Flags of `fastgen-runtime`."""
+    engine = spec.engine
+    flags: dict[str, str | int | None] = {
+        "--model": spec.model.source,
+        "--served-name": spec.model.served_name or owner.name,
+        "--deployment": owner.name,
+        "--namespace": owner.namespace,
+        "--dtype": str(engine.dtype),
+        "--max-model-length": engine.max_model_length,
+        "--max-concurrent-requests": engine.max_concurrent_requests,
+        "--kv-block-size": engine.kv_block_size,
+        "--token-budget": engine.token_budget.max_tokens,
+        "--memory-percent": engine.memory_percent,
+        "--slo-file": f"{SLO_DIRECTORY}/{SLO_FILE}",
+        "--drain-seconds": spec.rollout.drain_seconds,
+        "--http-port": Port.REPLICA_HTTP,
+        "--grpc-port": Port.REPLICA_GRPC,
+    }
+    # One word per flag: a value that begins with a dash stays a value.
+    return [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+
+
+def _service_account(owner: Owner) -> KubernetesObject:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": child_metadata(owner, names.replica_name(owner.name), Component.REPLICA),
+        "automountServiceAccountToken": False,
+    }
+
+
+def _slo_config_map(owner: Owner, spec: Spec) -> KubernetesObject:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": child_metadata(owner, names.slo_config_map_name(owner.name), Component.REPLICA),
+        "data": {SLO_FILE: slo_json(spec.slo)},
+    }
+
+
+def _headless_service(owner: Owner) -> KubernetesObject:
+    """Exists for its EndpointSlices, from which balancers learn the replicas' addresses."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": child_metadata(owner, names.replica_name(owner.name), Component.REPLICA),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": False,
+            "selector": selector_labels(owner, Component.REPLICA),
+            "ports": [
+                {"name": "http", "port": Port.REPLICA_HTTP, "targetPort": "http",
+                 "protocol": "TCP"},
+                {"name": "grpc", "port": Port.REPLICA_GRPC, "targetPort": "grpc",
+                 "protocol": "TCP", "appProtocol": "kubernetes.io/h2c"},
+            ],
+        },
+    }  # fmt: skip
+
+
+def _deployment(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": child_metadata(owner, names.replica_name(owner.name), Component.REPLICA),
+        "spec": {
+            "replicas": replicas_wanted(spec),
+            "minReadySeconds": MIN_READY_SECONDS,
+            "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": selector_labels(owner, Component.REPLICA)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
+            "template": merge(
+                _template(owner, spec, images), _their_template(spec), "spec.podTemplate"
+            ),
+        },
+    }
+
+
+def _rolling_update(spec: Spec) -> KubernetesObject:
+    if spec.rollout.strategy is RolloutStrategy.IN_PLACE:
+        return {"maxSurge": 0, "maxUnavailable": spec.rollout.max_unavailable or 1}
+    return {"maxSurge": spec.rollout.max_surge, "maxUnavailable": spec.rollout.max_unavailable}
+
+
+def _their_template(spec: Spec) -> KubernetesObject:
+    theirs = {"metadata": spec.pod_template.metadata, "spec": spec.pod_template.spec}
+    return {field: value for field, value in theirs.items() if value}
+
+
+def _template(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
+    pod = {
+        "serviceAccountName": names.replica_name(owner.name),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": POD_SECURITY,
+        "terminationGracePeriodSeconds": (
+            PRE_STOP_SECONDS + spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS
+        ),
+        "containers": [_container(owner, spec, images)],
+        "volumes": _volumes(owner, spec),
+        **_scheduling(spec, images),
+    }
+    return {
+        "metadata": {
+            "labels": child_labels(owner, Component.REPLICA),
+            "annotations": scrape_annotations(Port.REPLICA_HTTP),
+        },
+        "spec": pod,
+    }
+
+
+def _scheduling(spec: Spec, images: Images) -> KubernetesObject:
+    fields: KubernetesObject = {
+        "imagePullSecrets": [*spec.image_pull_secrets, *local_references(images.pull_secrets)],
+        "nodeSelector": spec.node_selector,
+        "tolerations": list(spec.tolerations),
+        "affinity": spec.affinity,
+        "topologySpreadConstraints": list(spec.topology_spread_constraints),
+        "runtimeClassName": spec.runtime_class_name,
+        "priorityClassName": spec.priority_class_name,
+    }
+    return {field: value for field, value in fields.items() if value}
+
+
+def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
+    return {
+        "name": CONTAINER,
+        "image": runtime_image(spec, images),
+        "imagePullPolicy": images.pull_policy,
+        "command": ["fastgen-runtime"],
+        "args": runtime_arguments(owner, spec),
+        "env": [POD_NAME, HOME],
+        "ports": [
+            {"name": "http", "containerPort": Port.REPLICA_HTTP, "protocol": "TCP"},
+            {"name": "grpc", "containerPort": Port.REPLICA_GRPC, "protocol": "TCP"},
+        ],
+        **_probes(),
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
+        "resources": _resources(spec),
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePath": names.TERMINATION_MESSAGE_PATH,
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": "slo", "mountPath": SLO_DIRECTORY, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *([{"name": "shared-memory", "mountPath": "/dev/shm"}] if spec.shared_memory else []),
+        ],
+    }
+
+
+def _probes() -> KubernetesObject:
+    health: dict[str, Any] = {"httpGet": {"path": "/health", "port": "http"}}
+    return {
+        "startupProbe": health | {
+            "periodSeconds": STARTUP_PERIOD_SECONDS,
+            "timeoutSeconds": 5,
+            "failureThreshold": STARTUP_SECONDS // STARTUP_PERIOD_SECONDS,
+        },
+        "readinessProbe": health | {
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
+            "failureThreshold": 3,
+        },
+        # Two minutes: a busy machine must not lose the streams that keep it busy.
+        "livenessProbe": health | {
+            "periodSeconds": 15,
+            "timeoutSeconds": 10,
+            "failureThreshold": 8,
+        },
+    }  # fmt: skip
+
+
+def _resources(spec: Spec) -> KubernetesObject:
+    fields = {"limits": dict(spec.resources.limits), "requests": dict(spec.resources.requests)}
+    return {field: value for field, value in fields.items() if value}
+
+
+def _volumes(owner: Owner, spec: Spec) -> list[KubernetesObject]:
+    volumes: list[KubernetesObject] = [
+        {"name": "slo", "configMap": {"name": names.slo_config_map_name(owner.name)}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    if spec.shared_memory:
+        memory = {"medium": "Memory", "sizeLimit": spec.shared_memory}
+        volumes.append({"name": "shared-memory", "emptyDir": memory})
+    return volumes

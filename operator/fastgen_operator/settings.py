@@ -1,0 +1,88 @@
+"""What the operator is told by its environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fastgen_api.names import Port
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The images that the children run."""
+
+    runtime: str
+    """Of replicas whose resource names none."""
+    control: str
+    """Of balancer pods."""
+    envoy: str = ""
+    """Of the balancer's Envoy container; empty: the Envoy inside the control image."""
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets in the resource's own namespace; the operator never reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that an operator process can be told."""
+
+    images: Images
+    namespaces: tuple[str, ...] = ()
+    """Namespaces that are watched; empty: all."""
+    prometheus_url: str = ""
+    """Where balancers read metrics when their resource names no Prometheus."""
+    log_level: str = "INFO"
+    identity: str = "fastgen-operator"
+    """Source of the Kubernetes events that the operator writes."""
+    http_port: int = field(default=Port.OPERATOR_HTTP)
+
+
+class SettingsError(ValueError):
+    """An environment variable is missing or wrong; the message names it and the way out."""
+
+
+def settings_from(environment: Mapping[str, str]) -> Settings:
+    """Reads the settings; raises SettingsError naming the variable."""
+    return Settings(
+        images=Images(
+            runtime=_required(environment, "FASTGEN_RUNTIME_IMAGE"),
+            control=_required(environment, "FASTGEN_CONTROL_IMAGE"),
+            envoy=environment.get("FASTGEN_ENVOY_IMAGE", "").strip(),
+            pull_policy=_choice(
+                environment, "FASTGEN_IMAGE_PULL_POLICY", "IfNotPresent", PULL_POLICIES
+            ),
+            pull_secrets=_names(environment.get("FASTGEN_IMAGE_PULL_SECRETS", "")),
+        ),
+        namespaces=_names(environment.get("FASTGEN_WATCH_NAMESPACES", "")),
+        prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL", "").strip(),
+        log_level=_choice(environment, "FASTGEN_LOG_LEVEL", "INFO", LOG_LEVELS),
+        identity=environment.get("POD_NAME", "").strip() or "fastgen-operator",
+        http_port=_port(environment, "FASTGEN_HTTP_PORT", Port.OPERATOR_HTTP),
+    )
+
+
+def _required(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "").strip()
+    if not value:
+        raise SettingsError(f"{name} is not set: the chart sets it from its image values")
+    return value
+
+
+def _choice(environment: Mapping[str, str], name: str, default: str, of: tuple[str, ...]) -> str:
+    value = environment.get(name, "").strip() or default
+    if value not in of:
+        raise SettingsError(f"{name} is {value!r}: use one of {', '.join(of)}")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _port(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "").strip() or str(default)
+    if not text.isdecimal() or int(text) > 65535:
+        raise SettingsError(f"{name} is {text!r}: use a port from 0 to 65535")
+    return int(text)

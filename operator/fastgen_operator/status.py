@@ -1,0 +1,167 @@
+"""Decides what a FastGenDeployment's status says."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from fastgen_api import names
+from fastgen_api.names import Component, Condition
+from fastgen_api.spec import KubernetesObject
+from fastgen_operator.ailments import STARTUP_FAILURES
+from fastgen_operator.observed import Observed, Problem, deployment_of
+from fastgen_operator.owner import Owner, selector_labels
+from fastgen_operator.replica import CONTAINER
+from fastgen_operator.verdicts import Verdict, phase, situation_of, verdicts
+
+OUR_CONDITIONS: Final = frozenset(
+    {
+        Condition.READY,
+        Condition.RECONCILING,
+        Condition.STALLED,
+        Condition.AVAILABLE,
+        Condition.MODEL_READY,
+        Condition.ROLLOUT_BLOCKED,
+        Condition.CAPACITY_BLOCKED,
+        Condition.UPGRADE_AVAILABLE,
+    }
+)
+"""The other conditions are the balancer's."""
+OUR_FIELDS: Final = (
+    "observedGeneration",
+    "replicas",
+    "readyReplicas",
+    "updatedReplicas",
+    "selector",
+    "url",
+    "runtimeImage",
+    "model",
+)
+STATUS_WORDS: Final = {True: "True", False: "False", None: "Unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a Kubernetes event about the FastGenDeployment says."""
+
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+
+
+def status_of(
+    owner: Owner,
+    observed: Observed,
+    now: datetime,
+    previous: KubernetesObject,
+    *,
+    failure: Problem | None = None,
+    upgrade: str = "",
+) -> KubernetesObject:
+    """The operator's part of the status.
+
+    `previous` is the whole status before; from it comes the time of conditions that did not change.
+    `failure` says why the children could not be made, `upgrade` what the pods wait for.
+    """
+    generation = previous.get("observedGeneration", 0) if owner.paused else owner.generation
+    applied = generation == owner.generation
+    situation = situation_of(owner, observed, failure, upgrade, applied)
+    fields: KubernetesObject = {
+        "observedGeneration": generation,
+        "replicas": situation.replicas.existing,
+        "readyReplicas": situation.replicas.ready,
+        "updatedReplicas": situation.replicas.updated,
+        "selector": _selector(owner),
+        "url": names.url(owner.name, owner.namespace),
+        "runtimeImage": _runtime_image(observed, owner),
+        "model": {"phase": phase(situation)},
+        "conditions": _dated(verdicts(situation), previous, now),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def same_status(ours: KubernetesObject, previous: KubernetesObject) -> bool:
+    """Whether the previous status says what ours does, the balancer's part aside."""
+    before = [each for each in previous.get("conditions") or () if each["type"] in OUR_CONDITIONS]
+    return all(ours.get(field) == previous.get(field) for field in OUR_FIELDS) and (
+        sorted(before, key=_type) == sorted(ours["conditions"], key=_type)
+    )
+
+
+def notices_of(
+    previous: KubernetesObject, status: KubernetesObject, created: bool
+) -> tuple[Notice, ...]:
+    """What is worth telling about the step from one status to the next."""
+    before = _reasons(previous)
+    notices = []
+    if created and not previous.get("observedGeneration"):
+        notices.append(Notice("Normal", "Created", "made the replicas, the balancer and Service"))
+    for condition in status["conditions"]:
+        told = before.get(condition["type"])
+        if told == (condition["status"], condition["reason"]):
+            continue
+        if _is_warning(condition):
+            notices.append(Notice("Warning", condition["reason"], condition["message"]))
+        elif condition["type"] == Condition.READY and condition["status"] == "True":
+            notices.append(Notice("Normal", "Ready", condition["message"]))
+    return tuple(dict.fromkeys(notices))
+
+
+def _is_warning(condition: KubernetesObject) -> bool:
+    match condition["type"]:
+        case Condition.STALLED | Condition.CAPACITY_BLOCKED:
+            return bool(condition["status"] == "True")
+        case Condition.MODEL_READY:
+            return condition["status"] == "False" and condition["reason"] in STARTUP_FAILURES
+        case _:
+            return False
+
+
+def _reasons(status: KubernetesObject) -> dict[str, tuple[str, str]]:
+    return {
+        each["type"]: (each["status"], each["reason"]) for each in status.get("conditions") or ()
+    }
+
+
+def _type(condition: KubernetesObject) -> str:
+    return str(condition["type"])
+
+
+def _selector(owner: Owner) -> str:
+    labels = selector_labels(owner, Component.REPLICA)
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+
+
+def _runtime_image(observed: Observed, owner: Owner) -> str | None:
+    deployment = deployment_of(observed, owner.name, Component.REPLICA)
+    if deployment is None:
+        return None
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    return next((each.get("image") for each in containers if each["name"] == CONTAINER), None)
+
+
+def _dated(
+    verdicts: Iterable[Verdict], previous: KubernetesObject, now: datetime
+) -> list[KubernetesObject]:
+    """Conditions as Kubernetes writes them; the time moves only when the status does."""
+    before = {each["type"]: each for each in previous.get("conditions") or ()}
+    conditions = []
+    for verdict in verdicts:
+        status = STATUS_WORDS[verdict.status]
+        last = before.get(verdict.type)
+        unchanged = last is not None and last["status"] == status
+        conditions.append(
+            {
+                "type": verdict.type,
+                "status": status,
+                "reason": verdict.reason,
+                "message": verdict.message,
+                "lastTransitionTime": (
+                    last["lastTransitionTime"]
+                    if last is not None and unchanged
+                    else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+                ),
+            }
+        )
+    return conditions
