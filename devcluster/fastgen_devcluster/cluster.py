@@ -40,8 +40,8 @@ class Cluster:
         return cls(
             kubeconfig=Path(kubeconfig).resolve(),
             registry=image_home(environment),
-            kubectl=_find_client("kubectl", settings),
-            helm=_find_client("helm", settings),
+            kubectl=_find_client("kubectl", settings, environment),
+            helm=_find_client("helm", settings, environment),
             prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL"),
             host_address=environment.get("FASTGEN_HOST_ADDRESS"),
             audit_log=None,
@@ -80,8 +80,8 @@ def _development(settings: Settings, environment: Mapping[str, str]) -> Cluster:
     )
 
 
-def _find_client(name: str, settings: Settings) -> Path:
-    on_path = shutil.which(name)
+def _find_client(name: str, settings: Settings, environment: Mapping[str, str]) -> Path:
+    on_path = shutil.which(name, path=environment.get("PATH"))
     if on_path:
         return Path(on_path)
     programs = ensure_programs(settings.cache, (KUBERNETES if name == "kubectl" else HELM,))
