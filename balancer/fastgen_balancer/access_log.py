@@ -1,0 +1,107 @@
+"""Hears from Envoy how each request ended."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from envoy.config.core.v3 import base_pb2
+from envoy.data.accesslog.v3 import accesslog_pb2
+from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
+
+from fastgen_balancer.dispatch import Dispatcher
+from fastgen_balancer.endpoints import format_address
+from fastgen_balancer.envoy_config import METADATA
+from fastgen_balancer.ext_proc import PICK_KEY, is_generation
+from fastgen_balancer.fleet import Fleet
+from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.outcome import CLIENT_LEFT, Entry, is_failure, outcome_of
+
+log = logging.getLogger(__name__)
+
+
+class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
+    """Ends requests in the books, counts those that no replica counts, wakes the queue."""
+
+    def __init__(self, fleet: Fleet, dispatcher: Dispatcher, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+
+    async def StreamAccessLogs(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[als_pb2.StreamAccessLogsMessage],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> als_pb2.StreamAccessLogsResponse:
+        async for message in request_iterator:
+            for entry in message.http_logs.log_entry:
+                self.note(entry_of(entry))
+            self._dispatcher.pump()
+        return als_pb2.StreamAccessLogsResponse()
+
+    def note(self, entry: Entry) -> None:
+        """Books one ended request."""
+        picked = self._fleet.end(entry.pick_id) if entry.pick_id else None
+        if not is_generation(entry.method, entry.path, entry.is_grpc):
+            return
+        self._metrics.retried(entry.attempts - 1)
+        if entry.upstream and not entry.flags & CLIENT_LEFT:
+            self._note_health(entry, picked)
+        outcome = outcome_of(entry)
+        if outcome is not None:
+            self._metrics.ended(outcome)
+            log.info(
+                "request ended without a replica's count",
+                extra={
+                    "request_id": entry.request_id,
+                    "outcome": outcome.value,
+                    "status": entry.status,
+                    "grpc_status": entry.grpc_status,
+                    "flags": sorted(entry.flags),
+                    "details": entry.details,
+                    "endpoint": entry.upstream,
+                    "attempts": entry.attempts,
+                },
+            )
+
+    def _note_health(self, entry: Entry, picked: str | None) -> None:
+        tried = {
+            address: endpoint.name
+            for endpoint in self._fleet.endpoints
+            for address in (endpoint.http_address, endpoint.grpc_address)
+        }
+        last = tried.get(entry.upstream or "")
+        if last is not None:
+            self._fleet.answered(last, well=not is_failure(entry))
+        if picked is not None and picked != last:
+            self._fleet.missed(picked)
+
+
+def entry_of(message: accesslog_pb2.HTTPAccessLogEntry) -> Entry:
+    """Reads Envoy's message."""
+    common, request, response = message.common_properties, message.request, message.response
+    status = response.response_trailers.get("grpc-status") or response.response_headers.get(
+        "grpc-status"
+    )
+    address = common.upstream_remote_address.socket_address
+    mark = common.metadata.filter_metadata.get(METADATA)
+    pick_id = mark.fields[PICK_KEY].string_value if mark else None
+    return Entry(
+        pick_id=pick_id or None,
+        method=method_name(request.request_method),
+        path=request.original_path or request.path,
+        is_grpc=request.request_headers.get("content-type", "").startswith("application/grpc"),
+        status=response.response_code.value,
+        grpc_status=int(status) if status and status.isdecimal() else None,
+        flags=frozenset(flag.name for flag, _ in common.response_flags.ListFields()),
+        details=response.response_code_details,
+        upstream=format_address(address.address, address.port_value) if address.address else None,
+        attempts=max(1, common.upstream_request_attempt_count),
+        request_id=request.request_id,
+        seconds=common.duration.ToMilliseconds() / 1000,
+    )
+
+
+def method_name(number: int) -> str:
+    """Name of an envoy.config.core.v3.RequestMethod."""
+    return str(base_pb2.RequestMethod.Name(number))

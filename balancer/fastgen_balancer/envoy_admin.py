@@ -1,0 +1,63 @@
+"""Envoy's admin interface, as far as a drain needs it."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+ACTIVE_REQUESTS: Final = "http.in.downstream_rq_active"
+ENVOY_FILE: Final = "envoy.yaml"
+"""Its content is JSON, which YAML contains."""
+
+
+class EnvoyAdmin:
+    """Raises httpx.HTTPError where Envoy does not answer."""
+
+    def __init__(self, base_url: str) -> None:
+        self._client = httpx.AsyncClient(base_url=base_url, timeout=2.0, trust_env=False)
+
+    async def fail_health(self) -> None:
+        await self._post("/healthcheck/fail")
+
+    async def restore_health(self) -> None:
+        await self._post("/healthcheck/ok")
+
+    async def close_listeners(self) -> None:
+        """Asks clients to go elsewhere; the listeners close when the drain time is over."""
+        await self._post("/drain_listeners?graceful&skip_exit")
+
+    async def quit(self) -> None:
+        await self._post("/quitquitquit")
+
+    async def active_requests(self) -> int:
+        """Requests that Envoy has open now."""
+        response = await self._client.get("/stats", params={"filter": f"^{ACTIVE_REQUESTS}$"})
+        response.raise_for_status()
+        _, _, number = response.text.partition(":")
+        return int(number) if number.strip() else 0
+
+    async def is_ready(self) -> bool:
+        """Whether Envoy runs and its health was not failed."""
+        try:
+            return (await self._client.get("/ready")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def is_draining(self) -> bool:
+        response = await self._client.get("/ready")
+        return "DRAINING" in response.text
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, path: str) -> None:
+        (await self._client.post(path)).raise_for_status()
+
+
+def ports_of(directory: Path) -> dict[str, int]:
+    """Ports of `admin` and `listener` in the configuration that bootstrap wrote."""
+    config: dict[str, Any] = json.loads((directory / ENVOY_FILE).read_bytes())
+    listener = config["static_resources"]["listeners"][0]
+    addresses = {"admin": config["admin"]["address"], "listener": listener["address"]}
+    return {name: int(a["socket_address"]["port_value"]) for name, a in addresses.items()}

@@ -1,0 +1,196 @@
+"""Answers Envoy's question for each request: where to?"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
+from google.protobuf import duration_pb2, struct_pb2
+
+from fastgen_api.names import Header
+from fastgen_balancer import estimate
+from fastgen_balancer.dispatch import Dispatcher, Held, Placed
+from fastgen_balancer.envoy_config import GENERATE_PATH, HTTP_PREFIX, METADATA
+from fastgen_balancer.estimate import Size
+from fastgen_balancer.fleet import Fleet
+from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.outcome import outcome_of_abandoned
+from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.refusal import header_mutation, immediate_response
+from fastgen_balancer.settings import Settings
+
+PICK_KEY: Final = "pick"
+"""Key, in the request's dynamic metadata, of the id under which we count it."""
+HOLD_MARGIN_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way."""
+
+    id: str
+    method: str
+    path: str
+    is_grpc: bool
+    size: Size
+    began_at: float
+    placed_at: float | None = None
+
+    @property
+    def generates(self) -> bool:
+        return is_generation(self.method, self.path, self.is_grpc)
+
+
+def is_generation(method: str, path: str, is_grpc: bool) -> bool:
+    """Whether a request occupies an engine."""
+    path = path.partition("?")[0]
+    if is_grpc:
+        return path == GENERATE_PATH
+    return method == "POST" and path.startswith(HTTP_PREFIX)
+
+
+class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc]
+    """One stream of Envoy's per request: its headers, its body, then the response's headers."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        settings: Callable[[], Settings],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._metrics = metrics
+        self._clock = clock
+        self._settings = settings
+        self._tokens_per_byte = estimate.FIRST_TOKENS_PER_BYTE
+        # Ids differ from those of a predecessor, whose log entries may still come.
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count()
+
+    async def Process(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[messages.ProcessingRequest],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[messages.ProcessingResponse]:
+        exchange: Exchange | None = None
+        async for message in request_iterator:
+            kind = message.WhichOneof("request")
+            if kind == "request_headers":
+                exchange = self._begin(message.request_headers)
+                if exchange.generates and not message.request_headers.end_of_stream:
+                    yield messages.ProcessingResponse(request_headers=messages.HeadersResponse())
+                    continue
+                async for answer in self._place(exchange, in_body=False):
+                    yield answer
+            elif kind == "request_body" and exchange is not None:
+                body = message.request_body.body
+                read = estimate.size_of_grpc if exchange.is_grpc else estimate.size_of_http
+                exchange.size = read(body)
+                exchange.began_at = self._clock()
+                del body, message
+                async for answer in self._place(exchange, in_body=True):
+                    yield answer
+            elif kind == "response_headers":
+                if exchange is not None:
+                    self._note_first_byte(exchange, _headers(message.response_headers))
+                yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
+
+    def _begin(self, message: messages.HttpHeaders) -> Exchange:
+        headers = _headers(message)
+        return Exchange(
+            id=f"{self._prefix}-{next(self._numbers)}",
+            method=headers.get(":method", ""),
+            path=headers.get(":path", ""),
+            is_grpc=headers.get("content-type", "").startswith("application/grpc"),
+            size=Size(0),
+            began_at=self._clock(),
+        )
+
+    async def _place(
+        self, exchange: Exchange, *, in_body: bool
+    ) -> AsyncIterator[messages.ProcessingResponse]:
+        """Says where to, or no; before a wait it asks Envoy for patience."""
+        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
+        answer = self._dispatcher.offer(exchange.id, Request(exchange.generates, tokens))
+        if isinstance(answer, Held):
+            seconds = self._settings().max_wait_seconds
+            patience = duration_pb2.Duration()
+            patience.FromMilliseconds(round((seconds + HOLD_MARGIN_SECONDS) * 1000))
+            yield messages.ProcessingResponse(override_message_timeout=patience)
+            answer = await self._wait(exchange, answer, seconds)
+        if isinstance(answer, Refusal):
+            self._metrics.refused(answer, counted=exchange.generates)
+            refusal = immediate_response(answer, is_grpc=exchange.is_grpc)
+            yield messages.ProcessingResponse(immediate_response=refusal)
+            return
+        exchange.placed_at = self._clock()
+        self._metrics.picked()
+        yield self._instruction(exchange, answer, in_body=in_body)
+
+    async def _wait(self, exchange: Exchange, held: Held, seconds: float) -> Placed | Refusal:
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(held.placed)
+        except TimeoutError:
+            return held.placed.result() if held.placed.done() else self._dispatcher.withdraw(held)
+        except asyncio.CancelledError:
+            # The client left: Envoy closed the stream.
+            self._dispatcher.withdraw(held)
+            if held.placed.done():
+                self._fleet.end(held.id)
+            waited = self._clock() - exchange.began_at
+            self._metrics.ended(outcome_of_abandoned(waited, self._settings().ttft_seconds))
+            raise
+        finally:
+            held.placed.cancel()
+
+    def _instruction(
+        self, exchange: Exchange, placed: Placed, *, in_body: bool
+    ) -> messages.ProcessingResponse:
+        waited = (self._clock() - exchange.began_at) * 1000
+        common = messages.CommonResponse(
+            header_mutation=header_mutation(
+                {
+                    Header.ENDPOINT: ",".join(
+                        e.grpc_address if exchange.is_grpc else e.http_address
+                        for e in placed.endpoints
+                    ),
+                    Header.WAITED: str(round(waited)),
+                }
+            )
+        )
+        mark = struct_pb2.Struct()
+        mark.update({METADATA: {PICK_KEY: exchange.id}})
+        if in_body:
+            body = messages.BodyResponse(response=common)
+            return messages.ProcessingResponse(request_body=body, dynamic_metadata=mark)
+        headers = messages.HeadersResponse(response=common)
+        return messages.ProcessingResponse(request_headers=headers, dynamic_metadata=mark)
+
+    def _note_first_byte(self, exchange: Exchange, headers: dict[str, str]) -> None:
+        if not exchange.generates or exchange.placed_at is None:
+            return
+        if (replica := headers.get(Header.REPLICA)) is not None:
+            self._fleet.move(exchange.id, replica)
+        if headers.get(":status") == "200":
+            self._metrics.first_byte(self._clock() - exchange.began_at)
+        tokens = headers.get(Header.PROMPT_TOKENS, "")
+        if tokens.isdecimal():
+            self._tokens_per_byte = estimate.learn(
+                self._tokens_per_byte, exchange.size, int(tokens)
+            )
+
+
+def _headers(message: messages.HttpHeaders) -> dict[str, str]:
+    return {
+        header.key: header.raw_value.decode("latin-1") or header.value
+        for header in message.headers.headers
+    }

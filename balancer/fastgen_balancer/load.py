@@ -1,0 +1,94 @@
+"""Asks each replica how loaded it is."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+
+from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
+from fastgen_balancer.account import Report
+from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.fleet import Fleet
+
+INTERVAL_SECONDS: Final = 0.25
+TIMEOUT_SECONDS: Final = 1.0
+CHANNEL_OPTIONS: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 250),
+    ("grpc.min_reconnect_backoff_ms", 250),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # One subchannel per poller: a shared one would outlive its endpoint.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+log = logging.getLogger(__name__)
+
+
+def report_of(answer: inference_pb2.GetLoadResponse, asked_at: float) -> Report:
+    """A replica's answer as we keep it."""
+    full = 0 < answer.max_concurrent_requests <= answer.running_requests + answer.waiting_requests
+    no_blocks = answer.total_blocks > 0 and answer.free_blocks == 0
+    return Report(
+        asked_at=asked_at,
+        running_requests=answer.running_requests,
+        waiting_requests=answer.waiting_requests,
+        owed_tokens=answer.owed_tokens,
+        max_concurrent_requests=answer.max_concurrent_requests,
+        draining=answer.draining,
+        saturated=full or no_blocks or answer.waiting_requests > 0,
+    )
+
+
+class LoadPoller:
+    """One task per endpoint, so that a silent replica delays no other's word."""
+
+    def __init__(
+        self, fleet: Fleet, clock: Callable[[], float], changed: Callable[[], None]
+    ) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._changed = changed
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Polls exactly these endpoints from now on."""
+        names = {endpoint.name for endpoint in endpoints}
+        for name in self._tasks.keys() - names:
+            self._tasks.pop(name).cancel()
+        for endpoint in endpoints:
+            if endpoint.name not in self._tasks:
+                task = asyncio.create_task(self._poll(endpoint), name=f"load {endpoint.name}")
+                self._tasks[endpoint.name] = task
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        self.follow(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _poll(self, endpoint: Endpoint) -> None:
+        silent = False
+        async with grpc.aio.insecure_channel(
+            endpoint.grpc_address, options=CHANNEL_OPTIONS
+        ) as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+            while True:
+                asked_at = self._clock()
+                try:
+                    answer = await stub.GetLoad(
+                        inference_pb2.GetLoadRequest(), timeout=TIMEOUT_SECONDS
+                    )
+                except grpc.aio.AioRpcError as error:
+                    self._fleet.hear_nothing(endpoint.name)
+                    if not silent:
+                        status = error.code().name
+                        log.warning(
+                            "GetLoad failed", extra={"endpoint": endpoint.name, "status": status}
+                        )
+                    silent = True
+                else:
+                    self._fleet.hear(endpoint.name, report_of(answer, asked_at))
+                    silent = False
+                    self._changed()
+                await asyncio.sleep(max(0.05, INTERVAL_SECONDS - (self._clock() - asked_at)))

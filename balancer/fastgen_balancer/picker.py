@@ -1,0 +1,98 @@
+"""The picker: everything that the balancer knows and decides, in one process."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from prometheus_client import CollectorRegistry
+
+from fastgen_api.names import Metric
+from fastgen_balancer.access_log import AccessLog
+from fastgen_balancer.dispatch import Dispatcher
+from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints
+from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.ext_proc import ExternalProcessor
+from fastgen_balancer.fleet import Fleet
+from fastgen_balancer.load import LoadPoller
+from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.settings import Settings
+from fastgen_balancer.signals import LocalSignals
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose requests these are."""
+
+    deployment: str
+    namespace: str
+
+
+class Picker:
+    """The parts, wired together; needs a running event loop."""
+
+    def __init__(self, directory: Path, identity: Identity, settings: Settings) -> None:
+        clock = time.monotonic
+        self.settings = settings
+        self.registry = CollectorRegistry()
+        self.fleet = Fleet(clock, settings.max_concurrent_requests)
+        self.dispatcher = Dispatcher(self.fleet, Random(), clock, settings.max_queued_requests)
+        self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
+        metrics = Metrics(self.registry, identity.deployment, identity.namespace)
+        metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
+        metrics.gauge(
+            Metric.IN_FLIGHT_REQUESTS,
+            "Requests sent to a replica and not ended.",
+            lambda: self.fleet.in_flight,
+        )
+        metrics.gauge(
+            Metric.ENDPOINTS,
+            "Endpoints that may be picked.",
+            lambda: len(self.fleet.candidates()),
+        )
+        self.processor = ExternalProcessor(
+            self.dispatcher, self.fleet, metrics, clock, lambda: self.settings
+        )
+        self.access_log = AccessLog(self.fleet, self.dispatcher, metrics)
+        self.has_synced = False
+        self._directory = directory
+
+    def begin_with_known(self) -> None:
+        """Starts from what the last picker of this pod knew."""
+        if known := read_endpoints(self._directory):
+            self._use(known)
+
+    def set_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
+        """Takes the whole truth about the endpoints, and passes it on to Envoy."""
+        self.has_synced = True
+        self._use(tuple(endpoints))
+
+    def set_settings(self, settings: Settings) -> None:
+        self.settings = settings
+        self.fleet.default_capacity = settings.max_concurrent_requests
+        self.dispatcher.max_queued = settings.max_queued_requests
+        self.dispatcher.pump()
+
+    def signals(self) -> LocalSignals:
+        """What the autoscaler may know of this pod."""
+        return LocalSignals(
+            queued_requests=self.dispatcher.queued,
+            in_flight_requests=self.fleet.in_flight,
+            ready_endpoints=len(self.fleet.candidates()),
+            saturated_endpoints=self.fleet.saturated(),
+            owed_tokens=self.fleet.owed_tokens(),
+        )
+
+    def sweep(self) -> int:
+        """Forgets requests whose end was never told; returns how many."""
+        lost = self.fleet.forget_lost()
+        if lost:
+            self.dispatcher.pump()
+        return lost
+
+    def _use(self, endpoints: tuple[Endpoint, ...]) -> None:
+        write_endpoints(self._directory, endpoints)
+        self.fleet.set_endpoints(endpoints)
+        self.poller.follow(endpoints)
+        self.dispatcher.pump()

@@ -1,0 +1,87 @@
+"""How the balancer says no, to HTTP and to gRPC clients."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+import msgspec
+from envoy.config.core.v3 import base_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2
+from envoy.type.v3 import http_status_pb2
+
+from fastgen_balancer.pick import Refusal
+
+DETAILS: Final = "fastgen_refused"
+"""Response code details by which the access log tells our refusals from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    grpc_status: int
+    message: str
+    kind: str
+    code: str
+    retry_after_seconds: int
+
+
+ANSWERS: Final = {
+    Refusal.FULL: Answer(
+        429,
+        grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
+        "Every replica and the queue are full; try again later.",
+        "rate_limit_error",
+        "queue_full",
+        2,
+    ),
+    Refusal.NO_ENDPOINTS: Answer(
+        503,
+        grpc.StatusCode.UNAVAILABLE.value[0],
+        "No replica is ready; try again later.",
+        "server_error",
+        "no_ready_replica",
+        5,
+    ),
+}
+
+
+def immediate_response(
+    refusal: Refusal, *, is_grpc: bool
+) -> external_processor_pb2.ImmediateResponse:
+    """The answer that Envoy gives in a replica's stead."""
+    answer = ANSWERS[refusal]
+    headers = {"retry-after": str(answer.retry_after_seconds)}
+    if is_grpc:
+        headers["grpc-retry-pushback-ms"] = str(answer.retry_after_seconds * 1000)
+        body = answer.message.encode()
+    else:
+        headers["content-type"] = "application/json"
+        body = error_body(answer.message, answer.kind, answer.code)
+    response = external_processor_pb2.ImmediateResponse(
+        status=http_status_pb2.HttpStatus(code=answer.status),
+        headers=header_mutation(headers),
+        body=body,
+        details=DETAILS,
+    )
+    if is_grpc:
+        response.grpc_status.status = answer.grpc_status
+    return response
+
+
+def header_mutation(headers: dict[str, str]) -> external_processor_pb2.HeaderMutation:
+    """Sets headers, in place of what was there."""
+    return external_processor_pb2.HeaderMutation(
+        set_headers=[
+            base_pb2.HeaderValueOption(
+                header=base_pb2.HeaderValue(key=key, raw_value=value.encode()),
+                append_action=base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+            )
+            for key, value in headers.items()
+        ]
+    )
+
+
+def error_body(message: str, kind: str, code: str) -> bytes:
+    """An error in the form of the OpenAI API."""
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return msgspec.json.encode({"error": error})

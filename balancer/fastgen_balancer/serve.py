@@ -1,0 +1,148 @@
+"""Runs the picker's servers until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+import httpx
+import uvicorn
+from envoy.service.accesslog.v3 import als_pb2_grpc
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
+
+from fastgen_balancer.drain import Drain
+from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.envoy_admin import EnvoyAdmin, ports_of
+from fastgen_balancer.picker import Identity, Picker
+from fastgen_balancer.settings import Settings
+from fastgen_balancer.web import web_app
+
+SWEEP_SECONDS: Final = 1.0
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""Above any body that Envoy lets through, so that the limit is in one place."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    directory: Path
+    identity: Identity
+    picker_port: int
+    http_host: str
+    http_port: int
+    settle_seconds: float
+    settings: Settings
+    static: tuple[Endpoint, ...]
+    prometheus_url: str | None
+
+
+async def serve(options: Options) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; raises OSError when a port is taken."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    ports = ports_of(options.directory)
+    picker = Picker(options.directory, options.identity, options.settings)
+    admin = EnvoyAdmin(f"http://127.0.0.1:{ports['admin']}")
+    drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
+    grpc_server = await _serve_grpc(picker, options.picker_port)
+    app = web_app(picker.registry, admin, drain, lambda: picker.has_synced)
+    web = _WebServer(
+        uvicorn.Config(
+            app,
+            host=options.http_host,
+            port=options.http_port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+        )
+    )
+    tasks = [
+        asyncio.create_task(web.serve(), name="http"),
+        asyncio.create_task(_sweep(picker), name="sweep"),
+        asyncio.create_task(_recover_envoy(admin, ports["listener"]), name="recover"),
+    ]
+    try:
+        picker.set_endpoints(options.static)
+        log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
+        await _first(stopping, tasks)
+        await drain.run()
+    finally:
+        web.should_exit = True
+        await asyncio.wait(tasks[:1], timeout=6)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await picker.poller.close()
+        await grpc_server.stop(0)
+        await admin.close()
+
+
+async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.so_reuseport", 0),
+        )
+    )
+    external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(picker.processor, server)
+    als_pb2_grpc.add_AccessLogServiceServicer_to_server(picker.access_log, server)
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    return server
+
+
+async def _first(stopping: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Waits for the signal; a task that ends before it takes the process down with its error."""
+    signal_ = asyncio.create_task(stopping.wait())
+    done, _ = await asyncio.wait({signal_, *tasks[:2]}, return_when=asyncio.FIRST_COMPLETED)
+    signal_.cancel()
+    for task in done - {signal_}:
+        task.result()
+
+
+async def _sweep(picker: Picker) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        if lost := picker.sweep():
+            log.warning("requests lost from the books", extra={"requests": lost})
+
+
+async def _recover_envoy(admin: EnvoyAdmin, listener_port: int) -> None:
+    """Undoes a drain that an earlier picker of this pod began and did not survive.
+
+    Closed listeners do not open again: then Envoy has to start anew.
+    """
+    while True:
+        try:
+            if not await admin.is_draining():
+                return
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", listener_port)
+                writer.close()
+            except OSError:
+                if await admin.active_requests() == 0:
+                    log.warning("Envoy has closed its listeners: starting it anew")
+                    await admin.quit()
+                    return
+            else:
+                await admin.restore_health()
+                return
+        except httpx.HTTPError:
+            pass  # Not started yet; a fresh Envoy does not drain.
+        await asyncio.sleep(1.0)
+
+
+class _WebServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to us: uvicorn would stop before the drain."""
+        yield

@@ -1,0 +1,34 @@
+"""What the picker is told, by the FastGenDeployment or by arguments."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fastgen_api.spec import Spec
+
+MAX_WAIT_SECONDS: Final = 30.0
+"""Longest stay in the queue: clients of chat give up about then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    max_queued_requests: int = 1000
+    """Of this process."""
+    max_concurrent_requests: int = 256
+    """Of a replica that has not told its own."""
+    max_wait_seconds: float = MAX_WAIT_SECONDS
+    ttft_seconds: float | None = None
+    """The target for an empty prompt; None when the SLO has none."""
+    drain_seconds: float = 120.0
+
+
+def settings_of(spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS) -> Settings:
+    """The settings of one of the balancer's pods: the queue is divided among them."""
+    pods = max(1, spec.balancer.replicas)
+    ttft = spec.slo.time_to_first_token
+    return Settings(
+        max_queued_requests=-(-spec.balancer.max_queued_requests // pods),
+        max_concurrent_requests=spec.engine.max_concurrent_requests,
+        max_wait_seconds=max_wait_seconds,
+        ttft_seconds=ttft.milliseconds / 1000 if ttft else None,
+        drain_seconds=float(spec.rollout.drain_seconds),
+    )

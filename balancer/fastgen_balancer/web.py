@@ -1,0 +1,46 @@
+"""The picker's own HTTP: metrics, probes and the drain."""
+
+from collections.abc import Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fastgen_balancer.drain import Drain
+from fastgen_balancer.envoy_admin import EnvoyAdmin
+
+
+def web_app(
+    registry: CollectorRegistry, admin: EnvoyAdmin, drain: Drain, has_synced: Callable[[], bool]
+) -> Starlette:
+    """`/metrics`, `/healthz` (the process runs), `/readyz` (it may get traffic) and `/drain`."""
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = None
+        if drain.has_begun:
+            reason = "draining"
+        elif not has_synced():
+            reason = "the endpoints are not known yet"
+        elif not await admin.is_ready():
+            reason = "Envoy is not ready"
+        return PlainTextResponse(f"{reason or 'ok'}\n", status_code=503 if reason else 200)
+
+    async def drain_now(_: Request) -> Response:
+        return JSONResponse({"drained": await drain.run()})
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/drain", drain_now, methods=["GET", "POST"]),
+        ]
+    )
