@@ -235,8 +235,9 @@ def _envoy(images: Images) -> KubernetesObject:
         env=[HOME],
         ports=[{"name": "http", "containerPort": Port.BALANCER, "protocol": "TCP"}],
         readinessProbe={
-            "tcpSocket": {"port": "http"},
+            "httpGet": {"path": names.BALANCER_HEALTH_PATH, "port": "http"},
             "periodSeconds": 2,
+            "timeoutSeconds": 3,
             "failureThreshold": 2,
         },
         livenessProbe={
