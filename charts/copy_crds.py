@@ -1,7 +1,7 @@
 """Writes the chart's copy of the CustomResourceDefinition: `python charts/copy_crds.py`.
 
-Helm never upgrades what lies in a chart's crds/ folder, so the copy is a template: an upgrade of the
-chart brings new fields, and `crds.keep` protects the resources when the chart is removed.
+Helm never upgrades what lies in a chart's crds/ folder, so the copy is a template: an upgrade of
+the chart brings new fields, and `crds.keep` protects the resources when the chart is removed.
 """
 
 from pathlib import Path

@@ -21,7 +21,8 @@ def base_url(environment: dict[str, str]) -> str:
     if not name:
         sys.exit(
             "test.deployment is not set. Create a FastGenDeployment, wait until it is Ready, then: "
-            "helm upgrade RELEASE CHART --reuse-values --set test.deployment=NAME,test.namespace=NAMESPACE"
+            "helm upgrade RELEASE CHART --reuse-values "
+            "--set test.deployment=NAME,test.namespace=NAMESPACE"
         )
     return f"http://{name}.{namespace}.svc/v1"
 

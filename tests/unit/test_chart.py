@@ -1,0 +1,226 @@
+"""The chart's own parts against one another; what Helm makes of them is tested with Helm."""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fastgen_api import names
+from fastgen_api.spec import parse
+from fastgen_operator.children import make_children
+from fastgen_operator.owner import Owner
+from fastgen_operator.settings import Images, Settings, settings_from
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "charts" / "fastgen"
+TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").iterdir()}
+VALUES_TEXT = (CHART / "values.yaml").read_text()
+VALUES = yaml.safe_load(VALUES_TEXT)
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+STREAM_TEST = CHART / "files" / "stream_test.py"
+stream_test = runpy.run_path(str(STREAM_TEST))
+
+OPEN_ENDED = {"operator.resources"}
+"""Maps whose keys are Kubernetes' or the user's, not the chart's."""
+
+
+def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of all values that a user sets."""
+    for name, value in values.items():
+        child = f"{path}{name}"
+        if isinstance(value, dict) and value and child not in OPEN_ENDED:
+            yield from leaves(value, f"{child}.")
+        else:
+            yield child
+
+
+def schema_leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, child in schema["properties"].items():
+        if "properties" in child:
+            yield from schema_leaves(child, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def schema_objects(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "properties" in schema:
+        yield schema
+        for child in schema["properties"].values():
+            yield from schema_objects(child)
+
+
+def test_values_and_their_schema_have_the_same_keys() -> None:
+    assert set(leaves(VALUES)) == set(schema_leaves(SCHEMA)) - {"global"}
+
+
+def test_schema_refuses_typos_at_every_level() -> None:
+    assert all(found["additionalProperties"] is False for found in schema_objects(SCHEMA))
+
+
+def test_every_value_is_used_and_every_use_is_a_value() -> None:
+    used = set(re.findall(r"\.Values\.([A-Za-z.]+)", "\n".join(TEMPLATES.values())))
+    assert used == set(leaves(VALUES))
+
+
+def test_every_value_has_a_comment() -> None:
+    lines = iter(VALUES_TEXT.splitlines())
+    for path in leaves(VALUES):
+        key = f"{'  ' * path.count('.')}{path.rpartition('.')[2]}:"
+        above = ""
+        for line in lines:
+            if line.startswith(key):
+                break
+            above = line
+        assert above.lstrip().startswith("# "), path
+
+
+def operator_rules() -> list[dict[str, list[str]]]:
+    """The operator's rules; this part of the template needs no Helm to be read."""
+    text = TEMPLATES["rbac.yaml"]
+    block = re.search(r'define "fastgen.operatorRules" -}}\n(.*?){{- end }}', text, re.DOTALL)
+    assert block
+    return list(yaml.safe_load(block[1]))
+
+
+def permissions(rules: list[dict[str, list[str]]]) -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of rules that are bound to no single object."""
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_operator_may_touch_no_secret_and_has_no_wildcard() -> None:
+    held = permissions(operator_rules())
+    assert not [found for found in held if "*" in "".join(found)]
+    assert not [found for found in held if "secrets" in found[1]]
+    assert not [found for found in held if found[2] in ("bind", "escalate", "impersonate")]
+
+
+def test_operator_writes_nothing_of_the_resource_but_its_status() -> None:
+    writes = {
+        (resource, verb)
+        for group, resource, verb in permissions(operator_rules())
+        if group == names.GROUP and verb not in ("get", "list", "watch")
+    }
+    assert writes == {
+        (f"{names.PLURAL}/status", "patch"),
+        (f"{names.PLURAL}/finalizers", "update"),
+        # Held only to be granted to the balancers.
+        (f"{names.PLURAL}/scale", "update"),
+        (f"{names.PLURAL}/scale", "patch"),
+    }
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_operator_holds_what_it_does_and_what_it_grants(path: Path) -> None:
+    """The API server lets nobody grant a right that they do not hold themselves."""
+    resource = yaml.safe_load(path.read_text())
+    owner = Owner(name=resource["metadata"]["name"], namespace="models", uid="1")
+    settings = Settings(images=Images(runtime="runtime:1", control="control:1"))
+    children = make_children(owner, parse(resource["spec"]), settings)
+    granted = [rule for child in children if child["kind"] == "Role" for rule in child["rules"]]
+    assert granted
+    held = permissions(operator_rules())
+    assert permissions(granted) <= held
+    for child in children:
+        group = child["apiVersion"].rpartition("/")[0]
+        plural = f"{child['kind'].lower()}s"
+        needed = ("get", "list", "watch", "create", "patch", "delete")
+        assert {(group, plural, verb) for verb in needed} <= held
+
+
+def test_operator_reads_what_the_chart_sets() -> None:
+    told = set(re.findall(r"name: (FASTGEN_[A-Z_]+|POD_[A-Z]+)\n", TEMPLATES["operator.yaml"]))
+    environment = Recorded({"FASTGEN_RUNTIME_IMAGE": "r:1", "FASTGEN_CONTROL_IMAGE": "c:1"})
+    settings_from(environment)
+    # The port is fixed by the chart's probes.
+    assert told - {"POD_NAMESPACE"} == environment.asked - {"FASTGEN_HTTP_PORT"}
+
+
+class Recorded(dict[str, str]):
+    """An environment that remembers which variables were read."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def test_notes_name_the_short_name_and_the_api_version() -> None:
+    assert f"kubectl wait {names.SHORT_NAME}/" in TEMPLATES["NOTES.txt"]
+    assert f"apiVersion: {names.API_VERSION}" in TEMPLATES["NOTES.txt"]
+
+
+def test_operator_listens_where_its_probes_ask() -> None:
+    assert f"containerPort: {names.Port.OPERATOR_HTTP}" in TEMPLATES["operator.yaml"]
+
+
+def test_stream_test_calls_the_url_of_the_api() -> None:
+    environment = {"DEPLOYMENT": "chat", "DEPLOYMENT_NAMESPACE": "models"}
+    assert stream_test["base_url"](environment) == names.url("chat", "models")
+
+
+def events(*data: str) -> Iterator[str]:
+    for item in data:
+        yield f"data: {item}"
+        yield ""
+
+
+def chunk(text: str) -> str:
+    return json.dumps({"choices": [{"delta": {"content": text}}]})
+
+
+def test_stream_test_reads_the_pieces() -> None:
+    role = json.dumps({"choices": [{"delta": {"role": "assistant"}}]})
+    lines = events(role, chunk("Hel"), chunk("lo"), "[DONE]")
+    assert list(stream_test["content_chunks"](lines)) == ["Hel", "lo"]
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ((chunk("Hel"),), "broke off"),
+        ((chunk("Hel"), json.dumps({"error": {"message": "out of blocks"}})), "out of blocks"),
+        ((), "broke off"),
+    ],
+)
+def test_stream_test_fails_on_a_broken_stream(data: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        list(stream_test["content_chunks"](events(*data)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"DEPLOYMENT": ""}, "test.deployment is not set"),
+        ({"FASTGEN_TEST_URL": "http://127.0.0.1:9/v1"}, "cannot be reached"),
+    ],
+)
+def test_stream_test_says_what_is_wrong(environment: dict[str, str], sentence: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(STREAM_TEST)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
