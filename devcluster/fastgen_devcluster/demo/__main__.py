@@ -14,7 +14,7 @@ from fastgen_cli import chat
 from fastgen_cli.errors import UserError
 from fastgen_devcluster import cli
 from fastgen_devcluster.cluster import Cluster
-from fastgen_devcluster.command import CommandFailed
+from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.demo import burst as bursts
 from fastgen_devcluster.demo import installation, picture
 from fastgen_devcluster.demo.deployment import Reader, State
@@ -47,7 +47,7 @@ def down() -> None:
     """Remove the cluster that the demo started, with everything on it."""
     try:
         cli.down()
-    except (SetupError, CommandFailed) as error:
+    except (SetupError, CommandError) as error:
         sys.exit(f"error: {error}")
 
 
@@ -64,7 +64,7 @@ def run_demo(narrator: Narrator, fast: bool) -> int:
             if not fast:
                 _burst(narrator, reader, state, url)
             farewell(narrator, cluster, url, name)
-    except (DemoError, SetupError, CommandFailed, UserError) as error:
+    except (DemoError, SetupError, CommandError, UserError) as error:
         narrator.console.print(f"\nThe demo stopped: {error}", style="red", markup=False)
         if cluster is not None and isinstance(error, DemoError):
             _describe(narrator, cluster)
@@ -115,7 +115,8 @@ def _burst(narrator: Narrator, reader: Reader, state: State, url: str) -> None:
     bounds = Bounds()
     with narrator.stage("A burst of load", why):
         narrator.say(f"[dim]measuring what one replica carries ({bounds.calibrate:.0f} s)[/dim]")
-        carried = asyncio.run(bursts.calibrate(f"{url}/v1", model, bounds.calibrate))
+        streams = min(bursts.MAX_CALIBRATION_STREAMS, state.spec.engine.max_concurrent_requests)
+        carried = asyncio.run(bursts.calibrate(f"{url}/v1", model, streams, bounds.calibrate))
         narrator.say(f"one replica carries about {carried:.1f} such requests/s")
         with _screen(narrator.console) as show:
             burst = bursts.Burst(f"{url}/v1", model, reader, bounds, show, state)
@@ -165,7 +166,7 @@ def _screen(console: Console) -> Iterator[bursts.Show]:
 def _describe(narrator: Narrator, cluster: Cluster) -> None:
     try:
         text = installation.describe(cluster, installation.example_name())
-    except CommandFailed as error:
+    except CommandError as error:
         text = str(error)
     narrator.console.print(f"\n{text}", markup=False, highlight=False)
 

@@ -17,7 +17,7 @@ from fastgen_devcluster.demo.picture import Moment, timeline
 from fastgen_devcluster.demo.verdict import Bounds, Comparison
 
 SHAPE = Plan(requests_per_second=1000, duration_seconds=600, prompt_words=(30, 90), max_tokens=32)
-CALIBRATION_STREAMS = 4
+MAX_CALIBRATION_STREAMS = 8
 LOOK_SECONDS = 1.0
 ADAPT_SECONDS = 15.0
 
@@ -94,9 +94,9 @@ class Burst:
         return now > self.ready_at + self.bounds.settle
 
 
-async def calibrate(url: str, model: str, seconds: float) -> float:
-    """Requests/s that one replica carries with a few streams; raises DemoError when none."""
-    plan = replace(SHAPE, max_concurrent=CALIBRATION_STREAMS, duration_seconds=seconds)
+async def calibrate(url: str, model: str, streams: int, seconds: float) -> float:
+    """Requests/s that one replica carries with so many streams; raises DemoError when none."""
+    plan = replace(SHAPE, max_concurrent=streams, duration_seconds=seconds)
     load = Load(url, model)
     prompts = make_arrivals(replace(SHAPE, seed=1))
     await load.run_closed(prompts, plan, asyncio.Event())

@@ -5,10 +5,10 @@ from fastgen_devcluster.command import run
 
 
 def kubectl(cluster: Cluster, *words: str) -> str:
-    """What kubectl printed; raises CommandFailed."""
+    """What kubectl printed; raises CommandError."""
     return run(cluster.kubectl, f"--kubeconfig={cluster.kubeconfig}", *words, timeout_seconds=120)
 
 
 def helm(cluster: Cluster, *words: str) -> str:
-    """What Helm printed; raises CommandFailed."""
+    """What Helm printed; raises CommandError."""
     return run(cluster.helm, f"--kubeconfig={cluster.kubeconfig}", *words, timeout_seconds=300)

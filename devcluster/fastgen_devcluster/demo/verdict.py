@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from fastgen_api.spec import SLO
 from fastgen_cli.load import NOT_SENT, Sample
 from fastgen_cli.summary import Summary, ended_between, sent_between, summarize
@@ -86,8 +88,6 @@ def may_end(samples: Sequence[Sample], ready_at: float, now: float, slo: SLO) ->
     """Whether the second replica's effect is plain: a window since then met the TTFT target."""
     if now - ready_at < WINDOW_SECONDS + 5:
         return False
-    window = summarize(ended_between(samples, now - 10, now), 10, slo)
-    target = slo.time_to_first_token
-    if window.ttft_p95_seconds is None or target is None:
-        return False
-    return window.ttft_p95_seconds <= target.milliseconds / 1e3
+    first_only = msgspec.structs.replace(slo, time_per_output_token=None, token_gap=None)
+    window = summarize(ended_between(samples, now - 10, now), 10, first_only)
+    return window.good_share is not None and not is_missed(window, slo)

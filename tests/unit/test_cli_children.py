@@ -1,0 +1,107 @@
+"""Children end with their parent, in time, and their deaths are told."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastgen_cli.children import ChildDiedError, Children, ProgramMissingError, find_program
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+SLEEPER = [sys.executable, "-c", SLEEP]
+STUBBORN = [sys.executable, "-c", f"import signal; signal.signal(15, signal.SIG_IGN); {SLEEP}"]
+PARENT = f"""
+import sys, time
+from pathlib import Path
+from fastgen_cli.children import Children
+child = Children(Path(sys.argv[1])).start("child", [sys.executable, "-c", {SLEEP!r}], {{}})
+print(child.process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def wait_for(log: Path, text: str) -> None:
+    deadline = time.monotonic() + 10
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, f"{log} never said {text!r}"
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_leaving_the_context_ends_every_child(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        pids = [children.start(f"child-{n}", SLEEPER, {}).process.pid for n in range(3)]
+        assert not any(is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("stubborn", STUBBORN, {})
+        wait_for(child.log, "up")
+        started = time.monotonic()
+        children.end([child], grace_seconds=0.3)
+        assert 0.3 <= time.monotonic() - started < 3
+        assert child.process.returncode == -signal.SIGKILL
+
+
+def test_haste_cuts_the_grace_short(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("stubborn", STUBBORN, {})
+        wait_for(child.log, "up")
+        started = time.monotonic()
+        children.end([child], grace_seconds=30, hurry=lambda: True)
+        assert time.monotonic() - started < 3
+
+
+def test_a_death_is_told_with_the_last_log_lines(tmp_path: Path) -> None:
+    program = "print('loading'); raise SystemExit('the file is broken')"
+    with Children(tmp_path) as children:
+        child = children.start("replica-0", [sys.executable, "-c", program], {})
+        child.process.wait()
+        with pytest.raises(
+            ChildDiedError, match=r"(?s)replica-0 ended with code 1.*file is broken"
+        ):
+            children.check()
+
+
+def test_a_kill_is_told_by_its_signal(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("replica-0", SLEEPER, {})
+        child.process.kill()
+        child.process.wait()
+        with pytest.raises(ChildDiedError, match="replica-0 was killed by SIGKILL"):
+            children.check()
+
+
+def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert not is_gone(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 5
+    while not is_gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if not is_gone(pid):
+        os.kill(pid, signal.SIGKILL)
+        pytest.fail("the child outlived its killed parent")
+
+
+def test_a_missing_program_is_told_with_the_extra() -> None:
+    with pytest.raises(ProgramMissingError, match=r"pip install 'fastgen\[runtime\]'"):
+        find_program("fastgen-nothing", "runtime")
