@@ -6,6 +6,7 @@ capacity is no less), and `overload`, what it made while it had more than it cou
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import exp2
 from typing import Final
 
 from fastgen_balancer.scaling_policy import Policy
@@ -60,8 +61,8 @@ class Capacity:
     def carried_at(self, now: float) -> float | None:
         if self.carried is None:
             return None
-        aged = 0.5 ** (max(0.0, now - self.carried.at) / HALF_LIFE_SECONDS)
-        carried = self.carried.tokens_per_second * aged
+        half_lives = max(0.0, now - self.carried.at) / HALF_LIFE_SECONDS
+        carried = self.carried.tokens_per_second * exp2(-half_lives)
         overload = self.overload_at(now)
         return carried if overload is None else min(carried, overload)
 

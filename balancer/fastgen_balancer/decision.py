@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from fastgen_balancer.behavior import Change, Wished
 from fastgen_balancer.capacity import Capacity, Judgement
+from fastgen_balancer.demand import Demand
 from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
 
 
@@ -32,6 +33,7 @@ class Blocker(StrEnum):
     SCALING_POLICY = "ScalingPolicy"
     PENDING_REPLICAS = "PendingReplicas"
     STUCK_REPLICAS = "StuckReplicas"
+    BACKLOG_SHRINKS = "BacklogShrinks"
     MAX_REPLICAS = "MaxReplicas"
 
 
@@ -91,7 +93,6 @@ class Sight:
     readings: tuple[ReplicaReading, ...]
     """The replicas whose samples are fresh."""
     judgement: Judgement
-    demand: float | None
-    """Tokens per second offered: served, waiting and refused."""
+    demand: Demand | None
     carried: float | None
     overload: float | None

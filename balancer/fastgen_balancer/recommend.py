@@ -7,7 +7,8 @@ from fastgen_balancer import behavior
 from fastgen_balancer.behavior import Change
 from fastgen_balancer.capacity import Capacity, Judgement, Verdict, fresh, judge, learn
 from fastgen_balancer.decision import Blocker, Memory, Recommendation, Rule, Sight, Wish
-from fastgen_balancer.rules import demand_of, wish_for
+from fastgen_balancer.demand import demand_of
+from fastgen_balancer.rules import wish_for
 from fastgen_balancer.scaling_policy import SHORT_WINDOW_SECONDS, Policy
 from fastgen_balancer.signals import Signals, Unknown
 
@@ -70,7 +71,10 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
     judgement, demand = Judgement(Verdict.UNKNOWN), None
     readings = () if isinstance(metrics, Unknown) else fresh(metrics, policy)
     if not isinstance(metrics, Unknown) and readings:
-        judgement, demand = judge(metrics, policy), demand_of(metrics, readings)
+        judgement, demand = (
+            judge(metrics, policy),
+            demand_of(metrics, readings, policy.lead_seconds),
+        )
         capacity = learn(memory.capacity, readings, judgement, policy, now)
         memory = replace(memory, capacity=capacity, known_at=now)
     ready = min(signals.local.ready_endpoints, signals.replicas)

@@ -5,30 +5,10 @@ from math import ceil
 from fastgen_balancer.capacity import ABOVE, Verdict, mostly_saturated
 from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
 from fastgen_balancer.scaling_policy import Policy
-from fastgen_balancer.signals import MetricSignals, ReplicaReading, Unknown
+from fastgen_balancer.signals import Unknown
 
 SPARE = 0.25
 """Replicas that would be fuller than this do not get a load that they never carried."""
-
-
-def demand_of(metrics: MetricSignals, readings: tuple[ReplicaReading, ...]) -> float | None:
-    """Tokens per second offered; None when what is served is not known.
-
-    What waits is to be served within a short window on top of what arrives; a waiting or refused
-    request counts as much as the mean served one.
-    """
-    served, short = metrics.tokens_per_second, metrics.short
-    if served is None:
-        return None
-    owed = sum(r.owed or 0.0 for r in readings)
-    if short is None:
-        return served
-    ended = short.total - short.refused
-    if ended > 0:
-        tokens = served * short.window_seconds / ended
-        waiting = sum(r.waiting or 0.0 for r in readings) + (metrics.queued_requests or 0.0)
-        owed = max(owed, waiting * tokens) + short.refused * tokens
-    return served + owed / short.window_seconds
 
 
 def wish_for(sight: Sight, policy: Policy) -> Wish:
@@ -58,6 +38,9 @@ def _supplied(call: Wish, sight: Sight) -> Wish:
     if sight.pending and not sight.stuck:
         text = f"{missing} are starting" if missing else "new ones have just become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.PENDING_REPLICAS,))
+    if sight.demand is not None and sight.demand.caught_up_soon:
+        text = "the backlog will be gone before another replica could help"
+        return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.BACKLOG_SHRINKS,))
     if replicas <= current:
         text = f"{missing} of {current} do not become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.STUCK_REPLICAS,))
@@ -85,10 +68,10 @@ def _demand(sight: Sight, policy: Policy) -> Wish | None:
     if sight.demand is None or not sight.overload:
         return None
     text = (
-        f"{sight.demand:.0f} tokens/s are offered, {sight.ready} replicas take "
+        f"{sight.demand.total:.0f} tokens/s are offered, {sight.ready} replicas take "
         f"{sight.overload:.0f} each at most"
     )
-    needed = _needed(sight.demand, sight.overload * policy.headroom)
+    needed = _needed(sight.demand.total, sight.overload * policy.headroom)
     return Wish(needed, Rule.DEMAND_ABOVE_CAPACITY, text)
 
 
@@ -104,7 +87,7 @@ def _slo(sight: Sight, policy: Policy) -> Wish | None:
     most = max((r.tokens_per_second or 0.0 for r in sight.readings), default=0.0)
     if sight.demand is None or not sight.carried or most <= ABOVE * sight.carried:
         return None
-    needed = max(sight.ready + 1, _needed(sight.demand, sight.carried * policy.headroom))
+    needed = max(sight.ready + 1, _needed(sight.demand.total, sight.carried * policy.headroom))
     text = f"{missed} at {most:.0f} tokens/s per replica, it was held at {sight.carried:.0f}"
     return Wish(needed, Rule.SLO_MISSED_AT_NEW_LOAD, text)
 
@@ -120,7 +103,7 @@ def _blind(sight: Sight) -> Wish | None:
         text = "Prometheus has no token rates of the replicas"
     elif sight.metrics.queued_requests is None:
         text = "Prometheus has no queue lengths of the balancer"
-    elif sight.judgement.verdict is Verdict.UNKNOWN and sight.demand > 0:
+    elif sight.judgement.verdict is Verdict.UNKNOWN and sight.demand.total > 0:
         text = "Prometheus has no outcomes of requests"
     elif any(r.running is None for r in sight.readings):
         text = "Prometheus has no number of running requests for some replicas"
@@ -148,7 +131,7 @@ def _fewer(sight: Sight, policy: Policy) -> Wish | None:
     if current <= policy.min_replicas or sight.demand is None or _saturated(sight, policy):
         return None
     running = _running(sight)
-    if sight.demand == 0 and running == 0:
+    if sight.demand.total == 0 and running == 0:
         return Wish(1, Rule.DEMAND_FITS_FEWER, "no traffic")
     alone = max(1, ceil(running))
     if sight.judgement.verdict is Verdict.FEW_SAMPLES:
@@ -158,10 +141,10 @@ def _fewer(sight: Sight, policy: Policy) -> Wish | None:
         return Wish(alone, Rule.DEMAND_FITS_FEWER, text)
     share = policy.headroom * policy.down_margin
     if sight.carried:
-        fits = max(1, _needed(sight.demand, sight.carried * share))
+        fits = max(1, _needed(sight.demand.total, sight.carried * share))
         if fits < current:
             text = (
-                f"{sight.demand:.0f} tokens/s are offered, {fits} replicas carried "
+                f"{sight.demand.total:.0f} tokens/s are offered, {fits} replicas carried "
                 f"{sight.carried:.0f} each while the SLO was held"
             )
             return Wish(fits, Rule.DEMAND_FITS_FEWER, text)
@@ -171,7 +154,7 @@ def _fewer(sight: Sight, policy: Policy) -> Wish | None:
 def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
     """One step into a load that no replica has carried yet, when there is room and no warning."""
     fewer = sight.replicas - 1
-    load = (sight.demand or 0.0) / fewer
+    load = sight.demand.total / fewer if sight.demand else 0.0
     fill = max(
         max(r.kv_usage or 0.0, (r.running or 0.0) / policy.max_concurrent_requests)
         for r in sight.readings
@@ -187,7 +170,8 @@ def _steady(sight: Sight) -> Wish:
     if sight.judgement.verdict is Verdict.FEW_SAMPLES:
         text = f"{sight.judgement.samples:.0f} requests are too few to judge"
         return Wish(sight.replicas, Rule.FEW_SAMPLES, text)
-    text = f"{sight.demand or 0.0:.0f} tokens/s are offered to {sight.ready} replicas"
+    load = sight.demand.total if sight.demand else 0.0
+    text = f"{load:.0f} tokens/s are offered to {sight.ready} replicas"
     return Wish(sight.replicas, Rule.STEADY, text)
 
 

@@ -48,6 +48,8 @@ class Policy:
     """Per replica."""
     pending_seconds: float = DEFAULT_PENDING_SECONDS
     """Until then replicas that are not ready count as supply."""
+    lead_seconds: float = DEFAULT_PENDING_SECONDS / 2
+    """How long a new replica takes to serve, as far as is known."""
     capacity_key: str = ""
     """Changes when what was learned about a replica's capacity no longer holds."""
     headroom: float = 0.85
@@ -68,6 +70,7 @@ class Policy:
 def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
     """The policy that a FastGenDeployment asks for."""
     scaling = spec.scaling
+    lead = max(SHORT_WINDOW_SECONDS, cold_start_seconds or DEFAULT_PENDING_SECONDS / 2)
     key = msgspec.json.encode((spec.model, spec.engine, spec.resources, spec.image, spec.slo))
     return Policy(
         min_replicas=max(1, scaling.min_replicas),
@@ -76,7 +79,8 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
         scale_down=_rules(scaling.behavior.scale_down, DOWN_RULES),
         target_ratio=target_ratio(spec.slo),
         max_concurrent_requests=spec.engine.max_concurrent_requests,
-        pending_seconds=2 * cold_start_seconds if cold_start_seconds else DEFAULT_PENDING_SECONDS,
+        pending_seconds=2 * lead,
+        lead_seconds=lead,
         capacity_key=key.decode(),
     )
 

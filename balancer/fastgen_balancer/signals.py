@@ -45,6 +45,8 @@ class ReplicaReading:
     running_floor: float | None = None
     waiting: float | None = None
     waiting_floor: float | None = None
+    waiting_growth: float | None = None
+    """Requests per second."""
     owed: float | None = None
     """Prompt tokens still to be computed."""
     owed_floor: float | None = None
@@ -84,6 +86,8 @@ class MetricSignals:
     """Of all replicas, those that have gone within the window included."""
     queued_requests: float | None
     """Over all balancer pods."""
+    queue_growth: float | None
+    """Requests per second."""
     short: Outcomes | None
     long: Outcomes | None
 

@@ -69,6 +69,7 @@ def metrics(
         replicas=tuple(readings),
         tokens_per_second=sum(r.tokens_per_second or 0.0 for r in readings),
         queued_requests=queued,
+        queue_growth=0.0,
         short=outcomes(good, bad),
         long=outcomes(10 * good, 10 * bad, seconds=300.0),
     )
@@ -120,11 +121,30 @@ def test_demand_above_capacity_asks_for_what_it_needs(tokens: float, replicas: i
 
 
 def test_waiting_requests_are_demand() -> None:
+    # 36 tokens per request: 100 waiting ones are 3600 tokens, to be cleared in 300 s.
     full = metrics([reading("r0", 120.0, waiting=100.0, running=60.0)], good=100.0)
     decision = decide(Signals(1, local(1, in_flight=160), full), memory=knowing(100.0, None))
-    assert decision.rule is Rule.DEMAND_ABOVE_CAPACITY
-    assert decision.replicas == 2  # 240 tokens/s need three, but a step at most doubles
-    assert decision.message.startswith("240 tokens/s")
+    assert (decision.replicas, decision.rule) == (2, Rule.DEMAND_ABOVE_CAPACITY)
+    assert decision.message.startswith("132 tokens/s")
+
+
+def test_refused_requests_are_demand() -> None:
+    busy = fleet(1, 90.0, running=60.0)
+    counts = Outcomes({Outcome.GOOD: 90.0, Outcome.REFUSED: 30.0}, 30.0)
+    signals = Signals(1, local(1, in_flight=60), replace(busy, short=counts))
+    decision = decide(signals, policy=replace(POLICY, target_ratio=None), memory=knowing())
+    assert (decision.replicas, decision.rule) == (2, Rule.DEMAND_ABOVE_CAPACITY)
+    assert decision.message.startswith("120 tokens/s")
+
+
+def test_a_shrinking_backlog_needs_no_replica() -> None:
+    full = metrics(
+        [reading("r0", 120.0, waiting=100.0, waiting_growth=-1.0, running=60.0)], bad=50.0
+    )
+    decision = decide(Signals(1, local(1, in_flight=160), full), memory=knowing())
+    assert (decision.replicas, decision.blockers) == (1, (Blocker.BACKLOG_SHRINKS,))
+    slower = replace(full, replicas=(replace(full.replicas[0], waiting_growth=-0.1),))
+    assert decide(Signals(1, local(1, in_flight=160), slower), memory=knowing()).replicas == 2
 
 
 def test_missed_slo_with_saturated_replicas_raises() -> None:
@@ -317,7 +337,7 @@ def test_down_waits_for_the_whole_window() -> None:
     assert (replicas, when) == (1, 350)
 
 
-@pytest.mark.parametrize(("gap", "when"), [(10, 300), (100, 460)])
+@pytest.mark.parametrize(("gap", "when"), [(10, 300), (100, 555)])
 def test_lost_metrics_hold_the_window_open(gap: int, when: int) -> None:
     memory, fell = start(4, 0.0), None
     for now in range(0, 800, 5):
@@ -327,8 +347,7 @@ def test_lost_metrics_hold_the_window_open(gap: int, when: int) -> None:
         if decision.replicas < 4:
             fell = now
             break
-    assert fell is not None
-    assert abs(fell - (when if gap < 30 else 160 + gap - 5 + 300)) <= 5
+    assert fell == when
 
 
 def test_scaling_policies_are_kept() -> None:
