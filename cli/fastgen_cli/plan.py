@@ -10,6 +10,7 @@ from fastgen_cli.errors import UserError
 from fastgen_cli.source import Source
 
 LOOPBACK: Final = "127.0.0.1"
+MEMORY_PERCENT: Final = 90
 
 
 class PortTakenError(UserError):
@@ -99,11 +100,13 @@ def make_replicas(options: Options, ports: Sequence[int]) -> list[Replica]:
 
 
 def runtime_command(program: str, options: Options, replica: Replica) -> list[str]:
-    """The command line of a replica."""
+    """The command line of a replica; several share the memory that one would take."""
+    memory = max(1, MEMORY_PERCENT // options.replicas)
     return [
         *(program, "--model", str(options.source.path), "--served-name", options.source.name),
         *("--host", replica.host, "--http-port", str(replica.http_port)),
         *("--grpc-port", str(replica.grpc_port), "--drain-seconds", str(options.drain_seconds)),
+        *("--memory-percent", str(memory)),
         *options.engine,
     ]
 
@@ -111,10 +114,10 @@ def runtime_command(program: str, options: Options, replica: Replica) -> list[st
 def replica_environment(replica: Replica, replicas: int, cpus: int, threads: str) -> dict[str, str]:
     """Divides the CPUs among the replicas, unless the person has set OMP_NUM_THREADS (`threads`).
 
-    HOSTNAME is the name that the replica tells clients in `x-fastgen-replica`.
+    POD_NAME is the name that the replica tells clients in `x-fastgen-replica`.
     """
     shared = threads or str(max(1, cpus // replicas))
-    return {"OMP_NUM_THREADS": shared, "HOSTNAME": replica.name, "PYTHONUNBUFFERED": "1"}
+    return {"OMP_NUM_THREADS": shared, "POD_NAME": replica.name, "PYTHONUNBUFFERED": "1"}
 
 
 def balancer_commands(

@@ -50,6 +50,7 @@ def test_a_replica_gets_the_model_and_the_engine_settings() -> None:
     text = " ".join(plan.runtime_command("r", OPTIONS, replica))
     assert text.startswith("r --model /models/m.gguf --served-name m --host 127.0.0.1")
     assert "--http-port 3 --grpc-port 4" in text
+    assert "--memory-percent 45" in text
     assert text.endswith("--token-budget 64")
 
 
