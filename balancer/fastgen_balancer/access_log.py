@@ -11,7 +11,7 @@ from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
 
 from fastgen_balancer.dispatch import Dispatcher
 from fastgen_balancer.endpoints import format_address
-from fastgen_balancer.envoy_config import METADATA
+from fastgen_balancer.envoy_listener import METADATA
 from fastgen_balancer.ext_proc import PICK_KEY, is_generation
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics

@@ -11,6 +11,8 @@ import msgspec
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, file_name
 
+ENVOY_FILE: Final = "envoy.yaml"
+"""Envoy's configuration; its content is JSON, which YAML contains."""
 KNOWN_FILE: Final = "endpoints.json"
 """What this picker knew last: where its successor begins while the API server is away."""
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import httpx
 
+from fastgen_balancer.endpoint_files import ENVOY_FILE
+
 ACTIVE_REQUESTS: Final = "http.in.downstream_rq_active"
-ENVOY_FILE: Final = "envoy.yaml"
-"""Its content is JSON, which YAML contains."""
 
 
 class EnvoyAdmin:

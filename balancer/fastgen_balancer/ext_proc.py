@@ -15,7 +15,8 @@ from google.protobuf import duration_pb2, struct_pb2
 from fastgen_api.names import Header
 from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
-from fastgen_balancer.envoy_config import GENERATE_PATH, HTTP_PREFIX, METADATA
+from fastgen_balancer.envoy_listener import METADATA
+from fastgen_balancer.envoy_routes import GENERATE_PATH, HTTP_PREFIX
 from fastgen_balancer.estimate import Size
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics

@@ -11,14 +11,11 @@ import msgspec
 import typer
 
 from fastgen_api.names import Port
-from fastgen_balancer.endpoint_files import KNOWN_FILE, write_endpoints, write_file
+from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
 from fastgen_balancer.endpoints import parse_static
-from fastgen_balancer.envoy_admin import ENVOY_FILE
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
 from fastgen_balancer.log import log_to_stderr
-from fastgen_balancer.picker import Identity
-from fastgen_balancer.serve import Options, serve
 from fastgen_balancer.settings import MAX_WAIT_SECONDS, Settings
 
 CLIENT_DRAIN_SECONDS: Final = 5
@@ -88,7 +85,10 @@ def picker(
         str | None, typer.Option(help="Where the autoscaler reads metrics.")
     ] = None,
     picker_port: Annotated[int, typer.Option(help="For Envoy, on loopback.")] = Port.PICKER,
-    http_host: Annotated[str, typer.Option(help="Address of /metrics and probes.")] = "0.0.0.0",
+    http_host: Annotated[
+        str | None,
+        typer.Option(help="Address of /metrics and probes; default: all, loopback with --static."),
+    ] = None,
     http_port: Annotated[int, typer.Option(help="Port of the same.")] = Port.BALANCER_HTTP,
     max_queued_requests: Annotated[
         int, typer.Option(help="With --static; else the FastGenDeployment says.", min=0)
@@ -97,14 +97,22 @@ def picker(
         float, typer.Option(help="Longest stay in the queue.", min=0, max=600)
     ] = MAX_WAIT_SECONDS,
     settle_seconds: Annotated[
-        float, typer.Option(help="From failed health to closed listeners in a drain.", min=0)
-    ] = 5.0,
+        float | None,
+        typer.Option(
+            help="From failed health to closed listeners in a drain; default: 5, 0 with --static.",
+            min=0,
+        ),
+    ] = None,
     drain_seconds: Annotated[
         float, typer.Option(help="With --static: longest wait for open streams.", min=0)
     ] = 120.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Tell Envoy where each request goes, and the cluster how many replicas it needs."""
+    # Only here: the other verbs need not wait for the servers' libraries.
+    from fastgen_balancer.picker import Identity
+    from fastgen_balancer.serve import Options, serve
+
     log_to_stderr(log_level)
     try:
         endpoints = tuple(parse_static(text) for text in static or ())
@@ -121,9 +129,9 @@ def picker(
         directory=directory,
         identity=Identity(deployment or "static", namespace or "static"),
         picker_port=picker_port,
-        http_host=http_host,
+        http_host=http_host or ("127.0.0.1" if endpoints else "0.0.0.0"),
         http_port=http_port,
-        settle_seconds=settle_seconds,
+        settle_seconds=(0.0 if endpoints else 5.0) if settle_seconds is None else settle_seconds,
         settings=settings,
         static=endpoints,
         prometheus_url=prometheus_url,

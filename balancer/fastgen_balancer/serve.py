@@ -14,12 +14,16 @@ import httpx
 import uvicorn
 from envoy.service.accesslog.v3 import als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
+from lightkube import AsyncClient
 
+from fastgen_api.names import BALANCER_MANAGER
+from fastgen_api.spec import Spec
+from fastgen_balancer.cluster import watch_cluster
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_admin import EnvoyAdmin, ports_of
 from fastgen_balancer.picker import Identity, Picker
-from fastgen_balancer.settings import Settings
+from fastgen_balancer.settings import Settings, settings_of
 from fastgen_balancer.web import web_app
 
 SWEEP_SECONDS: Final = 1.0
@@ -70,8 +74,12 @@ async def serve(options: Options) -> None:
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, ports["listener"]), name="recover"),
     ]
-    try:
+    if options.static:
         picker.set_endpoints(options.static)
+    else:
+        picker.begin_with_known()
+        tasks.append(asyncio.create_task(_follow_cluster(picker, options), name="cluster"))
+    try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
         await drain.run()
@@ -100,10 +108,26 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
     return server
 
 
+async def _follow_cluster(picker: Picker, options: Options) -> None:
+    identity = options.identity
+
+    def set_spec(spec: Spec) -> None:
+        picker.set_settings(settings_of(spec, options.settings.max_wait_seconds))
+
+    client = AsyncClient(namespace=identity.namespace, field_manager=BALANCER_MANAGER)
+    try:
+        await watch_cluster(
+            client, identity.deployment, identity.namespace, picker.set_endpoints, set_spec
+        )
+    finally:
+        await client.close()
+
+
 async def _first(stopping: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
     """Waits for the signal; a task that ends before it takes the process down with its error."""
     signal_ = asyncio.create_task(stopping.wait())
-    done, _ = await asyncio.wait({signal_, *tasks[:2]}, return_when=asyncio.FIRST_COMPLETED)
+    lasting = {task for task in tasks if task.get_name() != "recover"}
+    done, _ = await asyncio.wait({signal_, *lasting}, return_when=asyncio.FIRST_COMPLETED)
     signal_.cancel()
     for task in done - {signal_}:
         task.result()

@@ -10,10 +10,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
+from fastgen_api.names import Metric
 from fastgen_api.v1 import inference_pb2 as pb
+from fastgen_api.v1 import inference_pb2_grpc
 
 PROGRAM = (sys.executable, "-m", "fastgen_balancer.main")
 
@@ -139,6 +142,29 @@ def balance(tmp_path: Path) -> Balance:
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         yield client
+
+
+async def complete(
+    http: httpx.AsyncClient,
+    balancer: Balancer,
+    prompt: str,
+    max_tokens: int,
+    headers: dict[str, str] | None = None,
+) -> httpx.Response:
+    """A completion over HTTP, read to its end."""
+    body = {"prompt": prompt, "max_tokens": max_tokens}
+    return await http.post(f"{balancer.url}/v1/completions", json=body, headers=headers)
+
+
+async def generate(balancer: Balancer, prompt: str, max_tokens: int) -> list[str]:
+    """The messages' texts of a Generate call, on a connection of its own."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{balancer.port}") as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        return [message.text async for message in stub.Generate(prompt_of(prompt, max_tokens))]
+
+
+async def idle(balancer: Balancer) -> bool:
+    return await balancer.metric(Metric.IN_FLIGHT_REQUESTS) == 0
 
 
 def prompt_of(text: str, max_tokens: int) -> pb.GenerateRequest:

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import uvicorn
+from grpc_reflection.v1alpha import reflection
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -117,6 +118,8 @@ async def serving(replica: Replica, http_port: int = 0, grpc_port: int = 0) -> A
     """Serves until the block ends; yields HOST:HTTP_PORT:GRPC_PORT."""
     grpc_server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(replica, grpc_server)
+    names = ("fastgen.v1.InferenceService", reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, grpc_server)
     grpc_port = grpc_server.add_insecure_port(f"127.0.0.1:{grpc_port}")
     await grpc_server.start()
     listener = socket.create_server(("127.0.0.1", http_port))

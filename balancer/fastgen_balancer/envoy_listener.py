@@ -1,0 +1,173 @@
+"""Envoy's listener: what happens to a request before it leaves for a replica."""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from fastgen_api.names import BALANCER_HEALTH_PATH, Header
+from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
+from fastgen_balancer.envoy_routes import EXT_PROC, TYPES, local_replies, routes
+
+Config: TypeAlias = dict[str, Any]
+
+METADATA: Final = "fastgen"
+"""Namespace of the dynamic metadata with which the picker marks a request."""
+INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED)
+"""What only the picker may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that protect the balancer itself."""
+
+    max_body_bytes: int = 8 * 1024 * 1024
+    max_header_kibibytes: int = 64
+    max_connections: int = 20_000
+    max_heap_bytes: int = 1024 * 1024 * 1024
+    max_hold_seconds: int = 600
+    """Longest time that the picker may hold a request."""
+    picker_timeout_seconds: float = 1.0
+    stream_idle_seconds: int = 900
+    upload_seconds: int = 300
+
+
+def listener(host: str, port: int, limits: Limits) -> Config:
+    return {
+        "name": "in",
+        "address": {"socket_address": {"address": host, "port_value": port}},
+        "per_connection_buffer_limit_bytes": limits.max_body_bytes,
+        "socket_options": _keepalive_options(),
+        "filter_chains": [
+            {
+                "filters": [
+                    {
+                        "name": "envoy.filters.network.http_connection_manager",
+                        "typed_config": _connection_manager(limits),
+                    }
+                ]
+            }
+        ],
+    }
+
+
+def _connection_manager(limits: Limits) -> Config:
+    return {
+        "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "in",
+        "codec_type": "AUTO",
+        "server_name": "fastgen",
+        "use_remote_address": True,
+        "generate_request_id": True,
+        "preserve_external_request_id": True,
+        "always_set_request_id_in_response": True,
+        "max_request_headers_kb": limits.max_header_kibibytes,
+        "stream_idle_timeout": f"{limits.stream_idle_seconds}s",
+        "request_headers_timeout": "30s",
+        "request_timeout": f"{limits.upload_seconds}s",
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
+        "common_http_protocol_options": {
+            "idle_timeout": "900s",
+            "headers_with_underscores_action": "DROP_HEADER",
+        },
+        "http2_protocol_options": {
+            "max_concurrent_streams": 1000,
+            "connection_keepalive": {"interval": "30s", "timeout": "20s"},
+        },
+        "early_header_mutation_extensions": [_strip_internal_headers()],
+        "access_log": [_access_log()],
+        "local_reply_config": local_replies(),
+        "route_config": routes(limits.max_body_bytes),
+        "http_filters": [_health_filter(), _ext_proc(limits), _router()],
+    }
+
+
+def _strip_internal_headers() -> Config:
+    """Removes, before anything reads them, headers by which a client could steer us."""
+    by_prefix = {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}}
+    return {
+        "name": "envoy.http.early_header_mutation.header_mutation",
+        "typed_config": {
+            "@type": f"{TYPES}.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+            "mutations": [*({"remove": name} for name in INTERNAL_HEADERS), by_prefix],
+        },
+    }
+
+
+def _access_log() -> Config:
+    return {
+        "name": "envoy.access_loggers.http_grpc",
+        "filter": {"not_health_check_filter": {}},
+        "typed_config": {
+            "@type": f"{TYPES}.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
+            "common_config": {
+                "log_name": "in",
+                "transport_api_version": "V3",
+                "grpc_service": _picker_service(),
+                "buffer_flush_interval": "0.1s",
+            },
+            "additional_request_headers_to_log": ["content-type"],
+            "additional_response_headers_to_log": ["grpc-status"],
+            "additional_response_trailers_to_log": ["grpc-status"],
+        },
+    }
+
+
+def _health_filter() -> Config:
+    return {
+        "name": "envoy.filters.http.health_check",
+        "typed_config": {
+            "@type": f"{TYPES}.filters.http.health_check.v3.HealthCheck",
+            "pass_through_mode": False,
+            "headers": [{"name": ":path", "string_match": {"exact": BALANCER_HEALTH_PATH}}],
+        },
+    }
+
+
+def _ext_proc(limits: Limits) -> Config:
+    timeout = f"{limits.picker_timeout_seconds}s"
+    return {
+        "name": EXT_PROC,
+        "typed_config": {
+            "@type": f"{TYPES}.filters.http.ext_proc.v3.ExternalProcessor",
+            "grpc_service": {**_picker_service(), "timeout": "0s"},
+            "failure_mode_allow": True,
+            "message_timeout": timeout,
+            "max_message_timeout": f"{limits.max_hold_seconds}s",
+            "processing_mode": {
+                "request_header_mode": "SEND",
+                "request_body_mode": "BUFFERED",
+                "request_trailer_mode": "SKIP",
+                "response_header_mode": "SEND",
+                "response_body_mode": "NONE",
+                "response_trailer_mode": "SKIP",
+            },
+            "metadata_options": {"receiving_namespaces": {"untyped": [METADATA]}},
+        },
+    }
+
+
+def _router() -> Config:
+    return {
+        "name": "envoy.filters.http.router",
+        "typed_config": {
+            "@type": f"{TYPES}.filters.http.router.v3.Router",
+            "suppress_envoy_headers": True,
+        },
+    }
+
+
+def _picker_service() -> Config:
+    return {"envoy_grpc": {"cluster_name": PICKER_CLUSTER}}
+
+
+def _keepalive_options() -> list[Config]:
+    """SO_KEEPALIVE after 30 s, and a minute for what was sent to be acknowledged.
+
+    A client that vanished without a word must not hold its request's blocks.
+    """
+    numbers = ((1, 9, 1), (6, 4, 30), (6, 5, 10), (6, 6, 3), (6, 18, 60_000))
+    return [
+        {"level": level, "name": name, "int_value": value, "state": "STATE_PREBIND"}
+        for level, name, value in numbers
+    ]
