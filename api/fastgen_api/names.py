@@ -185,3 +185,5 @@ class StartupFailure(StrEnum):
     MODEL_INVALID = "ModelInvalid"
     OUT_OF_MEMORY = "OutOfMemory"
     CONFIG_INVALID = "ConfigInvalid"
+    ENGINE_FAILED = "EngineFailed"
+    """The engine process ended while it loaded the model, for a reason that its log tells."""
