@@ -41,7 +41,6 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     num_blocks: int
     block_size: int
     max_length: int
-    device: str
 
 
 class StartFailed(msgspec.Struct, frozen=True, tag=True):
@@ -89,8 +88,9 @@ class FrontEnd:
         self._socket.set_hwm(0)
         self._socket.bind(address)
 
-    async def send(self, command: Command) -> None:
-        await self._socket.send(_encoder.encode(command))
+    def send(self, command: Command) -> None:
+        """Sends at once; without a high-water mark nothing has to be awaited."""
+        self._socket.send(_encoder.encode(command))
 
     async def events(self) -> AsyncIterator[Event]:
         """Events until the task is cancelled."""

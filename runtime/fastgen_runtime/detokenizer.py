@@ -6,11 +6,10 @@ growth is the new text; the window begins with the tokens of the piece before.
 """
 
 import codecs
-import json
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 _REPLACEMENT: Final = "\ufffd"
 _MAX_CHARACTER_BYTES: Final = 4
@@ -38,8 +37,7 @@ class Vocabulary:
             for token_id, token in tokenizer.get_added_tokens_decoder().items()
             if token.special
         )
-        decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
-        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        self._is_byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
         self._bytes: dict[int, bytes] = {}
 
     def detokenizer(self) -> Detokenizer:

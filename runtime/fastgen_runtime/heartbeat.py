@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import StartupFailure
+from fastgen_runtime import cores
 from fastgen_runtime.channel import Abort, Add, EngineEnd, Ready, Refused, Report, StartFailed, Stop
 from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.config import EngineConfig
@@ -37,6 +38,7 @@ def end_with_parent(parent_pid: int) -> None:
 
 def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
     """Loads the model; raises StartupError."""
+    cores.limit_threads(cores.available_threads())
     # Torch takes seconds to import: only the process that computes pays for it.
     from fastgen_runtime.runner import Runner, RunnerConfig
 
@@ -59,8 +61,7 @@ def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
         max_length=config.max_length,
     )
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
-    ready = Ready(runner.num_blocks, runner.block_size, engine.max_length, str(runner.device))
-    return engine, ready
+    return engine, Ready(runner.num_blocks, runner.block_size, engine.max_length)
 
 
 def beat(engine: Engine, channel: EngineEnd, parent_pid: int) -> None:

@@ -1,0 +1,78 @@
+"""Starts the engine process, and knows how it ended."""
+
+import asyncio
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from fastgen_api.names import StartupFailure
+from fastgen_runtime.config import EngineConfig
+from fastgen_runtime.startup_error import StartupError
+
+_STOP_SECONDS: Final = 5.0
+
+
+@contextmanager
+def channel_address() -> Iterator[str]:
+    """An address for the channel that only this user reaches, where any folder can be written."""
+    try:
+        directory = tempfile.mkdtemp(prefix="fastgen-")
+    except OSError:
+        # No writable folder at all: a Linux name without a file.
+        yield f"ipc://@fastgen-{secrets.token_hex(16)}"
+        return
+    try:
+        yield f"ipc://{directory}/engine"
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class EngineProcess:
+    """A running engine process; it ends when its front does."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, config: EngineConfig) -> "EngineProcess":
+        """A fresh interpreter, which inherits the log and the environment."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fastgen_runtime.heartbeat",
+            msgspec.json.encode(config).decode(),
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+        return cls(process)
+
+    async def wait(self) -> str:
+        """Waits for its end, and says in words how it ended."""
+        code = await self._process.wait()
+        if code < 0:
+            return f"the engine process was killed by {signal.Signals(-code).name}"
+        return f"the engine process ended with exit code {code}"
+
+    def why_not_started(self, words: str) -> StartupError:
+        """The error of an engine that ended, as `wait` says, before it was ready."""
+        if self._process.returncode == -signal.SIGKILL:
+            return StartupError(
+                StartupFailure.OUT_OF_MEMORY,
+                f"{words} while it loaded the model: most likely the memory limit is too low",
+            )
+        return StartupError(StartupFailure.ENGINE_FAILED, f"{words} while it loaded the model")
+
+    async def stop(self) -> None:
+        """Waits for an end that was asked for; kills it when that takes too long."""
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()

@@ -1,0 +1,148 @@
+"""What a client asks for, whichever protocol it speaks, and why it may not get it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+MAX_STOP_STRINGS: Final = 4
+MAX_STOP_CHARACTERS: Final = 256
+"""Each token of an answer is compared with every beginning of its stop strings."""
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+
+
+class ErrorKind(Enum):
+    """Why a request gets no answer; both protocols have a status for each."""
+
+    INVALID = "invalid"
+    UNKNOWN_MODEL = "unknown_model"
+    TOO_LARGE = "too_large"
+    FULL = "full"
+    UNAVAILABLE = "unavailable"
+    DEADLINE = "deadline"
+
+
+class RequestError(Exception):
+    """A request is refused or ends early; `field` names what the client should change."""
+
+    def __init__(self, kind: ErrorKind, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.field = field
+
+
+def invalid(field: str, message: str) -> RequestError:
+    """The client's own error; the message begins with the field."""
+    return RequestError(ErrorKind.INVALID, f"{field} {message}", field)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Encoded with the special tokens that the tokenizer adds by itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, taken as they are."""
+
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """role: system, user or assistant."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Rendered with the model's chat template."""
+
+    messages: Sequence[ChatMessage]
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request before it has tokens; None takes the default.
+
+    waited_seconds: how long a balancer held it before; None when there is no balancer.
+    deadline: on `time.monotonic`'s clock.
+    """
+
+    prompt: Prompt
+    model: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    waited_seconds: float | None = None
+    deadline: float | None = None
+
+
+CHAT_ROLES: Final = ("system", "user", "assistant")
+
+
+def check(generation: Generation) -> None:
+    """Raises RequestError naming the first field that is out of range."""
+    temperature, top_p = generation.temperature, generation.top_p
+    if temperature is not None and not 0 <= temperature <= 2:  # false for NaN, too
+        raise invalid("temperature", f"must be between 0 and 2, not {_show(temperature)}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise invalid("top_p", f"must be above 0 and at most 1, not {_show(top_p)}")
+    if generation.max_tokens is not None and generation.max_tokens < 1:
+        raise invalid("max_tokens", f"must be 1 or more, not {generation.max_tokens}")
+    if generation.seed is not None and not -(2**63) <= generation.seed < 2**64:
+        raise invalid("seed", "must fit in 64 bits")
+    if len(generation.stop) > MAX_STOP_STRINGS:
+        raise invalid("stop", f"may hold at most {MAX_STOP_STRINGS} strings")
+    for stop in generation.stop:
+        if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
+            raise invalid(
+                "stop",
+                f"strings must have 1 to {MAX_STOP_CHARACTERS} characters, not {len(stop)}",
+            )
+    if isinstance(generation.prompt, ChatPrompt):
+        _check_messages(generation.prompt.messages)
+
+
+def _check_messages(messages: Sequence[ChatMessage]) -> None:
+    if not messages:
+        raise invalid("messages", "must hold at least one message")
+    for number, message in enumerate(messages):
+        if message.role not in CHAT_ROLES:
+            raise invalid(
+                f"messages[{number}].role",
+                f"must be one of {', '.join(CHAT_ROLES)}, not {message.role[:32]!r}",
+            )
+
+
+def _show(value: float) -> str:
+    return f"{value:g}" if math.isfinite(value) else "a number that is not finite"
+
+
+def waited_seconds(header: str | bytes | None) -> float | None:
+    """Seconds from the header `x-fastgen-waited-ms`; None when no balancer sent a sound one."""
+    if header is None:
+        return None
+    try:
+        milliseconds = float(header)
+    except ValueError:
+        return None
+    return milliseconds / 1e3 if math.isfinite(milliseconds) and milliseconds >= 0 else None
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a client's request id can be sent back in a header."""
+    return 1 <= len(text) <= MAX_REQUEST_ID_CHARACTERS and text.isascii() and text.isprintable()

@@ -1,0 +1,213 @@
+"""gRPC: `fastgen.v1.InferenceService`, health and reflection."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from fastgen_api.names import Header
+from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
+from fastgen_runtime.answer import Delta
+from fastgen_runtime.front import Front
+from fastgen_runtime.generation import (
+    MAX_REQUEST_ID_CHARACTERS,
+    MAX_STOP_STRINGS,
+    ChatMessage,
+    ChatPrompt,
+    ErrorKind,
+    Generation,
+    Prompt,
+    RequestError,
+    TextPrompt,
+    TokenPrompt,
+    invalid,
+    is_request_id,
+    waited_seconds,
+)
+from fastgen_runtime.request import FinishReason
+
+SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+_HEALTH_POLL_SECONDS: Final = 0.2
+
+_STATUS: Final = {
+    ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorKind.UNKNOWN_MODEL: grpc.StatusCode.NOT_FOUND,
+    ErrorKind.TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorKind.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorKind.DEADLINE: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+_FINISH: Final = {
+    None: inference_pb2.FINISH_REASON_UNSPECIFIED,
+    FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
+}
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Inference(inference_pb2_grpc.InferenceServiceServicer):
+    """The front, as gRPC sees it."""
+
+    def __init__(self, front: Front, replica: str) -> None:
+        self._front = front
+        self._replica = replica
+
+    async def Generate(  # noqa: N802
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        """Streams the answer; no header leaves before the first token."""
+        try:
+            try:
+                generation = _generation(request, context, self._front.max_length)
+            except RequestError:
+                self._front.count_invalid()
+                raise
+            request_id = request.request_id or uuid.uuid4().hex
+            async with self._front.submit(generation) as stream:
+                is_first = True
+                async for delta in stream.deltas():
+                    if is_first:
+                        await context.send_initial_metadata(
+                            (
+                                (Header.REPLICA, self._replica),
+                                (Header.REQUEST_ID, request_id),
+                                (Header.PROMPT_TOKENS, str(stream.num_prompt_tokens)),
+                            )
+                        )
+                        is_first = False
+                    yield _response(request_id, delta)
+        except RequestError as error:
+            await context.abort(
+                _STATUS[error.kind], error.message, ((Header.REPLICA, self._replica),)
+            )
+
+    async def GetLoad(  # noqa: N802
+        self, request: inference_pb2.GetLoadRequest, context: Context
+    ) -> inference_pb2.GetLoadResponse:
+        """Answers at once, from what the engine last reported."""
+        load = self._front.load()
+        return inference_pb2.GetLoadResponse(
+            model=self._front.served_name,
+            running_requests=load.num_running,
+            waiting_requests=load.num_waiting,
+            owed_tokens=load.num_owed,
+            max_concurrent_requests=load.max_running,
+            total_blocks=load.num_blocks,
+            free_blocks=load.num_free_blocks,
+            block_size=load.block_size,
+            tokens_per_second=load.tokens_per_second,
+            draining=load.draining,
+        )
+
+
+class GrpcServer:
+    """The gRPC port."""
+
+    def __init__(self, front: Front, replica: str) -> None:
+        self._front = front
+        self._server = grpc.aio.server(
+            options=(
+                # Two replicas must not share a port without noticing.
+                ("grpc.so_reuseport", 0),
+                # Above our own limit, so that the error for what is a bit too long is ours.
+                ("grpc.max_receive_message_length", 4 * front.max_body_bytes),
+                # Idle streams of a balancer are kept alive by pings.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            )
+        )
+        self._health = health.aio.HealthServicer()
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+            Inference(front, replica), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    def bind(self, host: str, port: int) -> int:
+        """Takes the port, and returns it; raises OSError when it cannot be had."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            return self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}") from error
+
+    async def start(self) -> None:
+        await self.tell_health()
+        await self._server.start()
+
+    async def follow_health(self) -> None:
+        """Keeps the health service true, for as long as the task runs."""
+        while True:
+            await self.tell_health()
+            await asyncio.sleep(_HEALTH_POLL_SECONDS)
+
+    async def tell_health(self) -> None:
+        """Sets what the health service answers to what is the case now."""
+        serving = self._front.why_not_serving() is None
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if serving else statuses.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_seconds: float) -> None:
+        await self._server.stop(grace_seconds)
+
+
+def _generation(
+    request: inference_pb2.GenerateRequest, context: Context, max_messages: int
+) -> Generation:
+    if request.request_id and not is_request_id(request.request_id):
+        raise invalid(
+            "request_id",
+            f"must be printable ASCII of at most {MAX_REQUEST_ID_CHARACTERS} characters",
+        )
+    metadata = dict(context.invocation_metadata() or ())
+    remaining = context.time_remaining()
+    sampling, stopping = request.sampling, request.stopping
+    return Generation(
+        prompt=_prompt(request, max_messages),
+        model=request.model,
+        max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
+        temperature=sampling.temperature if sampling.HasField("temperature") else None,
+        top_p=sampling.top_p if sampling.HasField("top_p") else None,
+        seed=sampling.seed if sampling.HasField("seed") else None,
+        # One too many is enough to refuse a million.
+        stop=tuple(stopping.stop[: MAX_STOP_STRINGS + 1]),
+        ignore_eos=stopping.ignore_eos,
+        waited_seconds=waited_seconds(metadata.get(Header.WAITED)),
+        deadline=None if remaining is None else time.monotonic() + remaining,
+    )
+
+
+def _prompt(request: inference_pb2.GenerateRequest, max_messages: int) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return TextPrompt(request.text)
+        case "token_ids":
+            return TokenPrompt(request.token_ids.ids)
+        case "chat":
+            messages = request.chat.messages
+            if len(messages) > max_messages:
+                raise invalid("chat.messages", f"may hold at most {max_messages} messages")
+            return ChatPrompt([ChatMessage(message.role, message.content) for message in messages])
+    raise invalid("prompt", "is missing: set text, token_ids or chat")
+
+
+def _response(request_id: str, delta: Delta) -> inference_pb2.GenerateResponse:
+    response = inference_pb2.GenerateResponse(
+        request_id=request_id,
+        text=delta.text,
+        token_ids=delta.token_ids,
+        finish_reason=_FINISH[delta.finish],
+    )
+    if delta.usage is not None:
+        response.usage.prompt_tokens = delta.usage.prompt_tokens
+        response.usage.output_tokens = delta.usage.output_tokens
+    return response

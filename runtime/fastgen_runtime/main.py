@@ -1,0 +1,85 @@
+"""`fastgen-runtime`: a replica's command line."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from fastgen_api import names
+from fastgen_api.spec import DType
+from fastgen_runtime.config import Config
+from fastgen_runtime.log import log_problem, start_logging
+from fastgen_runtime.replica import run_replica
+from fastgen_runtime.startup_error import StartupError
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Option(help="file:///path, or a path: GGUF file or folder.")],
+    served_name: Annotated[
+        str | None, typer.Option(help="The model's name to clients; default: the file's.")
+    ] = None,
+    dtype: Annotated[DType, typer.Option(help="What to compute with.")] = DType.AUTO,
+    max_model_length: Annotated[
+        int | None, typer.Option(help="Most tokens of a request; default: the model's own.")
+    ] = None,
+    max_concurrent_requests: Annotated[int, typer.Option(help="Most requests in a step.")] = 256,
+    kv_block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 64,
+    token_budget: Annotated[int, typer.Option(help="Most tokens of a step.")] = 512,
+    memory_percent: Annotated[int, typer.Option(help="Share of the memory to use.")] = 90,
+    slo_file: Annotated[
+        Path | None, typer.Option(help="The SLO as JSON; read again when it changes.")
+    ] = None,
+    drain_seconds: Annotated[
+        float, typer.Option(help="How long running streams may take after SIGTERM.")
+    ] = 120,
+    http_port: Annotated[int, typer.Option(help="0: a free one.")] = names.Port.REPLICA_HTTP,
+    grpc_port: Annotated[int, typer.Option(help="0: a free one.")] = names.Port.REPLICA_GRPC,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    deployment: Annotated[str, typer.Option(help="FastGenDeployment, for metrics.")] = "",
+    namespace: Annotated[str, typer.Option(help="Its namespace, for metrics.")] = "",
+) -> None:
+    """Serve a model over OpenAI's HTTP API and gRPC."""
+    config = Config(
+        model=model,
+        served_name=served_name,
+        dtype=dtype,
+        max_model_length=max_model_length,
+        max_concurrent_requests=max_concurrent_requests,
+        kv_block_size=kv_block_size,
+        token_budget=token_budget,
+        memory_percent=memory_percent,
+        slo_file=slo_file,
+        drain_seconds=drain_seconds,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        host=host,
+        deployment=deployment,
+        namespace=namespace,
+    )
+    start_logging("front")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            sys.exit(runner.run(run_replica(config)))
+    except StartupError as error:
+        log_problem("cannot start", reason=str(error.reason), sentence=str(error))
+        tell_kubelet(f"{error.reason}: {error}", Path(names.TERMINATION_MESSAGE_PATH))
+        sys.exit(1)
+
+
+def tell_kubelet(message: str, path: Path) -> None:
+    """Leaves the reason where Kubernetes reads it; elsewhere there is no such file."""
+    if path.exists():
+        try:
+            path.write_text(message[:4000])
+        except OSError as error:
+            log_problem("the termination message cannot be written", reason=str(error))
+
+
+if __name__ == "__main__":
+    app()

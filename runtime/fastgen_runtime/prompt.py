@@ -1,0 +1,90 @@
+"""Prompts into token ids, without holding up other requests."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from fastgen_runtime.chat_template import ChatTemplateError
+from fastgen_runtime.checkpoint import Checkpoint
+from fastgen_runtime.generation import (
+    ChatPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    invalid,
+)
+
+_QUICK_CHARACTERS: Final = 2000
+"""Shorter prompts take less time than handing them to a thread."""
+_THREADS: Final = 2
+
+
+class PromptEncoder:
+    """A model's tokenizer and chat template."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._tokenizer = checkpoint.tokenizer
+        self._template = checkpoint.chat_template
+        self._vocabulary_size = checkpoint.config.vocab_size
+        # The tokenizer lets go of the interpreter's lock while it works.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+
+    async def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's token ids, at least one; raises RequestError naming the field."""
+        if prompt_length(prompt) <= _QUICK_CHARACTERS:
+            return self._encode(prompt)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._encode, prompt)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        match prompt:
+            case TextPrompt(text):
+                field, token_ids = "prompt", self._tokenize(text, "prompt", True)
+            case TokenPrompt(given):
+                field, token_ids = "prompt", self._check_ids(list(given))
+            case ChatPrompt():
+                # Templates write special tokens out themselves.
+                text = self._render(prompt)
+                field, token_ids = "messages", self._tokenize(text, "messages", False)
+        if not token_ids:
+            raise invalid(field, "is empty: it must have at least one token")
+        return token_ids
+
+    def _tokenize(self, text: str, field: str, add_special_tokens: bool) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise invalid(field, "holds half a surrogate pair, which is no text") from error
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def _check_ids(self, token_ids: list[int]) -> list[int]:
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocabulary_size:
+            raise invalid("prompt", f"holds a token id outside 0 to {self._vocabulary_size - 1}")
+        return token_ids
+
+    def _render(self, prompt: ChatPrompt) -> str:
+        if self._template is None:
+            raise invalid("messages", "need a chat template, and this model has none: use prompt")
+        messages = [
+            {"role": message.role, "content": message.content}
+            | ({} if message.name is None else {"name": message.name})
+            for message in prompt.messages
+        ]
+        try:
+            return self._template.render(messages)
+        except ChatTemplateError as error:
+            raise invalid("messages", str(error).removeprefix("messages: ")) from error
+
+
+def prompt_length(prompt: Prompt) -> int:
+    """Characters of its texts, or tokens."""
+    match prompt:
+        case TextPrompt(text):
+            return len(text)
+        case TokenPrompt(token_ids):
+            return len(token_ids)
+        case ChatPrompt(messages):
+            return sum(len(message.content) for message in messages)

@@ -1,0 +1,180 @@
+"""A replica: one front in this process, one engine in another, from start to drain."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from fastgen_api.names import StartupFailure
+from fastgen_runtime.channel import FrontEnd, Ready, StartFailed, Stop
+from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.config import Config, EngineConfig, replica_name
+from fastgen_runtime.engine_process import EngineProcess, channel_address
+from fastgen_runtime.fetch import fetch
+from fastgen_runtime.front import Front
+from fastgen_runtime.grpc_server import GrpcServer
+from fastgen_runtime.http_server import HttpServer
+from fastgen_runtime.log import log_event, log_problem
+from fastgen_runtime.metrics import Metrics
+from fastgen_runtime.slo_file import read_slo, watch_slo
+from fastgen_runtime.startup_error import StartupError
+
+_FLUSH_SECONDS: Final = 2.0
+"""For the last bytes of streams that end because the replica does."""
+
+
+class Replica:
+    """The parts of a replica and the tasks that keep them going."""
+
+    def __init__(self, config: Config, front: Front, channel: FrontEnd) -> None:
+        self._config = config
+        self._front = front
+        self._channel = channel
+        name = replica_name()
+        self._http = HttpServer(front, name)
+        self._grpc = GrpcServer(front, name)
+        self._ready = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def bind(self) -> None:
+        """Takes both ports; raises StartupError."""
+        config = self._config
+        try:
+            http_port = self._http.bind(config.host, config.http_port)
+            grpc_port = self._grpc.bind(config.host, config.grpc_port)
+        except OSError as error:
+            raise StartupError(
+                StartupFailure.CONFIG_INVALID, f"a port is taken: {error}"
+            ) from error
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        log_event("listening", url=f"http://{host}:{http_port}/v1", grpc=f"{host}:{grpc_port}")
+
+    async def run(self, engine: EngineProcess) -> int:
+        """Serves until a signal or the engine's end; the process' exit code."""
+        self._catch_signals()
+        died = asyncio.create_task(engine.wait())
+        serving = self._start(self._http.serve())
+        await self._grpc.start()
+        background = [self._start(self._listen()), self._start(self._grpc.follow_health())]
+        if self._config.slo_file is not None:
+            background.append(self._start(watch_slo(self._config.slo_file, self._front.set_slo)))
+        stopping = self._start(self._stop.wait())
+        try:
+            await asyncio.wait((died, stopping, self._ready), return_when=asyncio.FIRST_COMPLETED)
+            if self._ready.done():
+                self._ready.result()
+                log_event("serving", model=self._front.served_name)
+                await asyncio.wait(
+                    (died, stopping, serving, *background), return_when=asyncio.FIRST_COMPLETED
+                )
+            elif died.done():
+                raise engine.why_not_started(died.result())
+            for task in (serving, *background):
+                if task.done():
+                    task.result()
+            if died.done():
+                log_problem(died.result())
+                self._front.fail(died.result())
+                await self._front.wait_until_idle(_FLUSH_SECONDS)
+                return 1
+            return await self._drain(died)
+        finally:
+            await self._close(engine, serving)
+            died.cancel()
+
+    async def _drain(self, died: asyncio.Task[str]) -> int:
+        """Refuses new requests, and lets the running ones end for as long as they may."""
+        self._front.draining = True
+        await self._grpc.tell_health()
+        log_event("draining", seconds=self._config.drain_seconds)
+        idle = self._start(self._front.wait_until_idle(self._config.drain_seconds))
+        await asyncio.wait((idle, died), return_when=asyncio.FIRST_COMPLETED)
+        if died.done():
+            log_problem(died.result())
+            self._front.fail(died.result())
+        elif not idle.result():
+            log_event("drain took too long, streams are cut")
+            self._front.fail("the replica is shutting down")
+        await self._front.wait_until_idle(_FLUSH_SECONDS)
+        log_event("drained")
+        return 1 if died.done() else 0
+
+    async def _close(self, engine: EngineProcess, serving: asyncio.Task[Any]) -> None:
+        self._channel.send(Stop())
+        self._http.stop()
+        await self._grpc.stop(_FLUSH_SECONDS)
+        with suppress(Exception):
+            await serving
+        await engine.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._front.close()
+        self._channel.close()
+
+    async def _listen(self) -> None:
+        async for event in self._channel.events():
+            if isinstance(event, StartFailed):
+                error = StartupError(StartupFailure(event.reason), event.sentence)
+                self._ready.set_exception(error)
+                continue
+            self._front.handle(event)
+            if isinstance(event, Ready):
+                self._ready.set_result(None)
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+    def _catch_signals(self) -> None:
+        def stop(number: int) -> None:
+            if self._stop.is_set():
+                # Asked twice: ends now, and the kernel ends the engine with it.
+                os._exit(128 + number)
+            self._stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+async def run_replica(config: Config) -> int:
+    """Runs a replica to its end and returns the exit code; raises StartupError."""
+    config.check()
+    slo = read_slo(config.slo_file)
+    path = fetch(config.model)
+    checkpoint = open_checkpoint(path)
+    with channel_address() as address:
+        channel = FrontEnd(address)
+        engine_config = _engine_config(config, checkpoint, address)
+        front = Front(
+            checkpoint,
+            served_name=config.served_name or path.stem,
+            max_length=engine_config.max_length,
+            max_running=engine_config.max_running,
+            max_waiting=engine_config.max_waiting,
+            metrics=Metrics(config.deployment, config.namespace, slo),
+            slo=slo,
+            send=channel.send,
+        )
+        replica = Replica(config, front, channel)
+        replica.bind()
+        return await replica.run(await EngineProcess.start(engine_config))
+
+
+def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> EngineConfig:
+    return EngineConfig(
+        model_path=str(checkpoint.path),
+        dtype=config.dtype,
+        max_length=config.max_model_length or checkpoint.config.max_positions,
+        max_running=config.max_running,
+        max_waiting=config.max_running,
+        budget_tokens=config.token_budget,
+        block_size=config.kv_block_size,
+        memory_percent=config.memory_percent,
+        channel=address,
+        parent_pid=os.getpid(),
+    )
