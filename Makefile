@@ -65,6 +65,9 @@ proto: $(READY) ## Generate the gRPC stubs
 	@$(PY) -m grpc_tools.protoc -I api --python_out=api --pyi_out=api --grpc_python_out=api \
 	  api/fastgen_api/v1/inference.proto
 
+chart: $(READY) ## Write the chart's copy of the CRD and the API reference
+	@$(PY) charts/copy_crds.py && $(PY) docs/api_reference.py
+
 lock: $(READY) ## Lock the dependencies of pyproject.toml
 	@for set in "control --extra operator --extra balancer" "runtime --extra runtime" "dev --extra dev"; do \
 	  read -r name extras <<< "$$set"; \
@@ -83,4 +86,4 @@ cluster-down: $(READY) ## Stop it and leave nothing behind
 images: $(READY) ## Build the images and push them to the cluster
 	@$(PY) -m fastgen_devcluster build-images
 
-.PHONY: help demo demo-down serve setup fmt lint check test test-slow proto lock cluster-up cluster-down images
+.PHONY: help demo demo-down serve setup fmt lint check test test-slow proto chart lock cluster-up cluster-down images

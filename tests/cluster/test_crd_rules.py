@@ -1,0 +1,250 @@
+"""Which specs a real API server accepts and refuses, and that it says why."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import Commands
+from lightkube import Client, KubeConfig
+from lightkube.core.exceptions import ApiError
+from lightkube.generic_resource import create_namespaced_resource
+
+from fastgen_api import names
+
+pytestmark = pytest.mark.cluster
+
+Resource = create_namespaced_resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL)
+MODEL = {"source": "file:///models/m.gguf"}
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Commands, namespace: str) -> Client:
+    return Client(KubeConfig.from_file(cluster.kubeconfig), namespace=namespace, dry_run=True)
+
+
+def with_field(path: str, value: Any) -> dict[str, Any]:
+    """The smallest valid spec with one field set; the path's parts are parted by /."""
+    spec: dict[str, Any] = {"model": dict(MODEL)}
+    place = spec
+    *parents, last = path.split("/")
+    for parent in parents:
+        place = place.setdefault(parent, {})
+    place[last] = value
+    return spec
+
+
+def create(client: Client, spec: dict[str, Any], name: str = "m") -> None:
+    """Asks the API server to check a resource as for a creation; raises ApiError."""
+    client.create(Resource(metadata={"name": name}, spec=copy.deepcopy(spec)))
+
+
+UNSUPPORTED = [
+    ("model/source", "hf://org/model", "spec.model.source"),
+    ("model/source", "pvc://claim/model", "spec.model.source"),
+    ("model/source", "https://host/model.gguf", "spec.model.source"),
+    ("model/revision", "main", "spec.model.revision"),
+    ("model/tokenSecretRef", {"name": "s", "key": "k"}, "spec.model.tokenSecretRef"),
+    ("model/cache/type", "PersistentVolumeClaim", "spec.model.cache.type"),
+    ("model/cache/size", "10Gi", "spec.model.cache.size"),
+    ("model/cache/size", 1000, "spec.model.cache.size"),
+    ("model/cache/storageClassName", "fast", "spec.model.cache.storageClassName"),
+    ("model/cache/accessModes", ["ReadWriteMany"], "spec.model.cache.accessModes"),
+    ("model/cache/retentionPolicy", "Retain", "spec.model.cache.retentionPolicy"),
+    ("model/cache/claimName", "mine", "spec.model.cache.claimName"),
+    ("engine/dtype", "Float16", "spec.engine.dtype"),
+    ("engine/quantization", "Int8", "spec.engine.quantization"),
+    ("engine/quantization", "FP8", "spec.engine.quantization"),
+    ("engine/tensorParallelSize", 2, "spec.engine.tensorParallelSize"),
+    ("engine/tokenBudget/mode", "Auto", "spec.engine.tokenBudget.mode"),
+    ("engine/prefixCaching", True, "spec.engine.prefixCaching"),
+    ("scaling/minReplicas", 0, "spec.scaling.minReplicas"),
+    ("scaling/scaleToZero", {"idleSeconds": 60}, "spec.scaling.scaleToZero"),
+    ("scaling/scaleToZero", {}, "spec.scaling.scaleToZero"),
+    ("scaling/behavior/scaleUp/tolerance", "0.1", "spec.scaling.behavior.scaleUp.tolerance"),
+    ("scaling/behavior/scaleDown/tolerance", "0.1", "spec.scaling.behavior.scaleDown.tolerance"),
+    ("balancer/name", "shared", "spec.balancer.name"),
+    ("balancer/routing", "Prefix", "spec.balancer.routing"),
+    ("balancer/routes", [], "spec.balancer.routes"),
+    (
+        "balancer/routes",
+        [{"match": {"minPromptTokens": 5}, "deployment": "b"}],
+        "spec.balancer.routes",
+    ),
+    ("rollout/strategy", "Auto", "spec.rollout.strategy"),
+    ("rollout/strategy", "InPlace", "spec.rollout.strategy"),
+    ("resources/limits", {"nvidia.com/gpu": "1"}, 'spec.resources.limits["nvidia.com/gpu"]'),
+    ("resources/requests", {"nvidia.com/gpu": 1}, 'spec.resources.requests["nvidia.com/gpu"]'),
+    ("sharedMemory", "1Gi", "spec.sharedMemory"),
+    ("podTemplate", {"spec": {"hostNetwork": True}}, "spec.podTemplate"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "field"), UNSUPPORTED)
+def test_what_is_not_built_is_refused_by_name(
+    client: Client, path: str, value: Any, field: str
+) -> None:
+    with pytest.raises(ApiError) as refusal:
+        create(client, with_field(path, value))
+    message = str(refusal.value)
+    assert "is not supported by this version" in message
+    assert f"{field} " in message
+
+
+def test_every_refusing_rule_is_in_the_table(definition: Path) -> None:
+    text = yaml.safe_load(definition.read_text())
+    messages = [m for m in _strings(text) if "is not supported by this version" in m]
+    assert messages
+    for message in messages:
+        assert any(message.startswith(f"{field} ") for _, _, field in UNSUPPORTED), message
+
+
+def _strings(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for child in node.values() if isinstance(node, dict) else node:
+            yield from _strings(child)
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    # Rules across fields.
+    ("scaling", {"minReplicas": 3, "maxReplicas": 2}, "spec.scaling.minReplicas"),
+    ("scaling/minReplicas", 2, "maxReplicas (1 when left out)"),
+    ("engine/maxConcurrentRequests", 513, "spec.engine.maxConcurrentRequests"),
+    (
+        "engine",
+        {"maxConcurrentRequests": 33, "tokenBudget": {"maxTokens": 32}},
+        "spec.engine.tokenBudget.maxTokens",
+    ),
+    ("rollout", {"maxSurge": 0}, "spec.rollout.maxUnavailable"),
+    ("rollout", {"maxSurge": "0%", "maxUnavailable": 0}, "spec.rollout.maxUnavailable"),
+    ("resources", {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}, "spec.resources.requests"),
+    (
+        "resources",
+        {"requests": {"memory": "1Gi"}, "limits": {"memory": "1000M"}},
+        "spec.resources.requests",
+    ),
+    ("resources/limits", {"nvidia.com/gpu": 2}, "spec.engine.tensorParallelSize"),
+    # Rules of one field.
+    ("model/source", "", "spec.model.source"),
+    ("model/source", "/models/m.gguf", "spec.model.source must be file:///path"),
+    ("model/source", "file://models/m.gguf", "three slashes"),
+    ("model/source", "file:///", "spec.model.source"),
+    ("model/source", "file:///my model.gguf", "without spaces"),
+    ("model/source", "ftp://host/m", "spec.model.source"),
+    ("model/servedName", "my model", "spec.model.servedName"),
+    ("model/servedName", "", "spec.model.servedName"),
+    ("slo/targetPercent", "100", "spec.slo.targetPercent"),
+    ("slo/targetPercent", "0", "spec.slo.targetPercent"),
+    ("slo/targetPercent", "0.0", "spec.slo.targetPercent"),
+    ("slo/targetPercent", "-1", "spec.slo.targetPercent"),
+    ("slo/targetPercent", "99%", "spec.slo.targetPercent"),
+    ("slo/targetPercent", "many", "spec.slo.targetPercent"),
+    ("slo/targetPercent", 99, "spec.slo.targetPercent"),
+    ("scaling/prometheus/url", "prometheus:9090", "spec.scaling.prometheus.url"),
+    ("scaling/prometheus/url", "http://user:word@host", "must hold no user or password"),
+    # Types, bounds and enums.
+    ("engine/dtype", "float32", "spec.engine.dtype"),
+    ("engine/kvBlockSize", 48, "spec.engine.kvBlockSize"),
+    ("engine/maxModelLength", 0, "spec.engine.maxModelLength"),
+    ("engine/maxConcurrentRequests", 0, "spec.engine.maxConcurrentRequests"),
+    ("engine/memoryPercent", 101, "spec.engine.memoryPercent"),
+    ("engine/tokenBudget/maxTokens", 8, "spec.engine.tokenBudget.maxTokens"),
+    ("slo/timeToFirstToken", {}, "spec.slo.timeToFirstToken.milliseconds"),
+    ("slo/timePerOutputToken", {"milliseconds": 0}, "spec.slo.timePerOutputToken.milliseconds"),
+    ("slo/tokenGap", {"maxMilliseconds": "250ms"}, "spec.slo.tokenGap.maxMilliseconds"),
+    ("replicas", -1, "spec.replicas"),
+    ("scaling/mode", False, "spec.scaling.mode"),
+    ("scaling/behavior/scaleDown/policies", [], "spec.scaling.behavior.scaleDown.policies"),
+    (
+        "scaling/behavior/scaleUp/policies",
+        [{"type": "Pods", "value": 1}],
+        "spec.scaling.behavior.scaleUp.policies[0].periodSeconds",
+    ),
+    (
+        "scaling/behavior/scaleUp/stabilizationWindowSeconds",
+        3601,
+        "spec.scaling.behavior.scaleUp.stabilizationWindowSeconds",
+    ),
+    ("balancer/replicas", 0, "spec.balancer.replicas"),
+    ("balancer/maxQueuedRequests", -1, "spec.balancer.maxQueuedRequests"),
+    ("rollout/maxSurge", "101%", "spec.rollout.maxSurge"),
+    ("rollout/maxSurge", -1, "spec.rollout.maxSurge"),
+    ("rollout/drainSeconds", 3601, "spec.rollout.drainSeconds"),
+    ("rollout/progressDeadlineSeconds", 1, "spec.rollout.progressDeadlineSeconds"),
+    ("resources/limits", {"memory": "2 GB"}, "spec.resources.limits.memory"),
+    ("resources/limits", {"cpu": -1}, "spec.resources.limits.cpu"),
+    ("resources/limits", {"cpu": 0.5}, "spec.resources.limits.cpu"),
+    ("imagePullSecrets", [{"name": "a"}, {"name": "a"}], "spec.imagePullSecrets[1]"),
+    ("tolerations", [{"effect": "NoRun"}], "spec.tolerations[0].effect"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "complaint"), WRONG)
+def test_what_cannot_be_right_is_refused_by_name(
+    client: Client, path: str, value: Any, complaint: str
+) -> None:
+    with pytest.raises(ApiError) as refusal:
+        create(client, with_field(path, value))
+    assert complaint in str(refusal.value)
+
+
+def test_a_read_write_once_cache_serves_one_replica_only(client: Client) -> None:
+    spec = with_field("scaling/maxReplicas", 2)
+    spec["model"]["cache"] = {"type": "PersistentVolumeClaim", "accessModes": ["ReadWriteOnce"]}
+    complaint = "spec.model.cache.accessModes must hold ReadWriteMany"
+    with pytest.raises(ApiError, match=complaint):
+        create(client, spec)
+    spec["model"]["cache"]["accessModes"] = ["ReadWriteMany"]
+    with pytest.raises(ApiError) as refusal:
+        create(client, spec)
+    assert complaint not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("x" * (names.MAX_NAME_LENGTH + 1), "at most 48 characters"),
+        ("1st", "must begin with a lower-case letter"),
+        ("v1.2", "only lower-case letters, digits and hyphens"),
+        ("chat-replica", "must not end with -replica"),
+    ],
+)
+def test_names_that_make_no_services_are_refused(client: Client, name: str, complaint: str) -> None:
+    with pytest.raises(ApiError, match=complaint):
+        create(client, {"model": MODEL}, name)
+
+
+def test_the_longest_name_is_accepted(client: Client) -> None:
+    create(client, {"model": MODEL}, "x" * names.MAX_NAME_LENGTH)
+
+
+RIGHT: list[tuple[str, Any]] = [
+    ("model/cache/type", "EmptyDir"),
+    ("model/servedName", "meta-llama/Llama-3.1-8B"),
+    ("engine/quantization", "None"),
+    ("engine/tensorParallelSize", 1),
+    ("engine/prefixCaching", False),
+    ("engine", {"maxConcurrentRequests": 16, "tokenBudget": {"mode": "Fixed", "maxTokens": 16}}),
+    ("slo/targetPercent", "99.95"),
+    ("slo/targetPercent", "0.5"),
+    ("replicas", 0),
+    ("scaling", {"mode": "Disabled"}),
+    ("scaling", {"mode": "Recommend", "minReplicas": 2, "maxReplicas": 2}),
+    ("scaling/behavior/scaleDown", {"selectPolicy": "Disabled"}),
+    ("balancer", {"name": "", "replicas": 1, "routing": "LeastTokens", "maxQueuedRequests": 0}),
+    ("rollout", {"maxSurge": 0, "maxUnavailable": "25%"}),
+    ("rollout", {"maxSurge": "50%", "maxUnavailable": 0}),
+    ("resources", {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 1}}),
+    ("affinity/nodeAffinity", {"preferredDuringSchedulingIgnoredDuringExecution": []}),
+    ("nodeSelector", {"kubernetes.io/arch": "amd64"}),
+    ("tolerations", [{"operator": "Exists"}]),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), RIGHT)
+def test_what_is_built_is_accepted(client: Client, path: str, value: Any) -> None:
+    create(client, with_field(path, value))
