@@ -39,6 +39,7 @@ class Loop:
         self._workers = workers
         self._queue = WorkQueue()
         self._wake = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
 
     def ask(self, key: Key, delay_seconds: float = 0.0) -> None:
         """Asks for a reconcile; a short delay lets a burst of events become one."""
@@ -47,26 +48,34 @@ class Loop:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
-        running: set[asyncio.Task[None]] = set()
         try:
             while True:
                 self._pulse.tick()
                 self._wake.clear()
-                while len(running) < self._workers:
+                while len(self._running) < self._workers:
                     key = self._queue.take(self._clock())
                     if key is None:
                         break
-                    task = asyncio.create_task(self._work(key), name=f"reconcile {key}")
-                    running.add(task)
-                    task.add_done_callback(running.discard)
-                await self._wait(full=len(running) >= self._workers)
+                    self._start(key)
+                await self._wait()
         finally:
-            for task in running:
+            for task in self._running:
                 task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _wait(self, full: bool) -> None:
-        due = None if full else self._queue.seconds_to_next(self._clock())
+    def _start(self, key: Key) -> None:
+        task = asyncio.create_task(self._work(key), name=f"reconcile {key}")
+        self._running.add(task)
+        task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        # Only now is the worker free: a wake from within the task would come too early.
+        self._running.discard(task)
+        self._wake.set()
+
+    async def _wait(self) -> None:
+        is_full = len(self._running) >= self._workers
+        due = None if is_full else self._queue.seconds_to_next(self._clock())
         try:
             async with asyncio.timeout(TICK_SECONDS if due is None else min(due, TICK_SECONDS)):
                 await self._wake.wait()
@@ -88,7 +97,6 @@ class Loop:
         finally:
             self._metrics.reconciles.labels(outcome).inc()
             self._metrics.seconds.observe(self._clock() - started)
-            self._wake.set()
 
     def _retry(self, key: Key, why: str, error: Exception | None) -> None:
         delay = self._queue.failed(key, self._clock())

@@ -160,7 +160,7 @@ def _stalled(situation: Situation) -> Verdict:
     problem = situation.failure or (None if complete else situation.deadline)
     if problem:
         return Verdict(Condition.STALLED, True, problem.reason, problem.message)
-    return Verdict(Condition.STALLED, False, "Progressing", "")
+    return Verdict(Condition.STALLED, False, "NotStalled", "")
 
 
 def _available(situation: Situation) -> Verdict:

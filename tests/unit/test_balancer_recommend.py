@@ -86,7 +86,7 @@ def decide(
     signals: Signals, policy: Policy = POLICY, memory: Memory | None = None, now: float = 10_000.0
 ) -> Recommendation:
     """One decision of a leader whose windows are all over."""
-    memory = memory or Memory(capacity=Capacity(), capacity_key=policy.capacity_key)
+    memory = memory or Memory(missed_since=0.0)
     return recommend(signals, policy, replace(memory, replicas=signals.replicas), now)[0]
 
 
@@ -96,7 +96,8 @@ def knowing(carried: float | None = 100.0, overload: float | None = 120.0) -> Me
         capacity=Capacity(
             carried=None if carried is None else Seen(carried, now),
             overload=None if overload is None else Seen(overload, now),
-        )
+        ),
+        missed_since=0.0,
     )
 
 

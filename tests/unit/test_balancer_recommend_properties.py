@@ -96,6 +96,7 @@ memories = st.builds(
     pending_since=st.none() | st.floats(NOW - 1000, NOW),
     queued_since=st.none() | st.floats(NOW - 100, NOW),
     saturated_since=st.none() | st.floats(NOW - 100, NOW),
+    missed_since=st.none() | st.floats(NOW - 100, NOW),
     known_at=st.none() | st.floats(NOW - 100, NOW),
 )
 
@@ -169,7 +170,7 @@ class Fleet:
     replicas: int = 1
     births: list[float] = field(default_factory=lambda: [-1000.0])
     backlog: float = 0.0
-    history: list[tuple[float, float, bool]] = field(default_factory=list)
+    history: list[tuple[float, float, float]] = field(default_factory=list)
     tokens_per_request: float = 10.0
 
     def scale(self, replicas: int, now: float) -> None:
@@ -178,13 +179,14 @@ class Fleet:
 
     def step(self, load: float, now: float, seconds: float) -> Signals:
         ready = sum(now - born >= self.cold_start for born in self.births)
-        before = self.backlog
-        work = load * seconds + before
+        work = load * seconds + self.backlog
         served = min(work, ready * self.capacity * seconds)
         self.backlog = work - served
-        growth = (self.backlog - before) / seconds / self.tokens_per_request
-        self.history.append((now, served / seconds, self.backlog > 0))
-        window = [(rate, late) for at, rate, late in self.history if at > now - 30.0]
+        self.history.append((now, served / seconds, self.backlog))
+        seen = [(at, rate, left) for at, rate, left in self.history if at > now - 30.0]
+        window = [(rate, left > 0) for _, rate, left in seen]
+        span = max(seconds, seen[-1][0] - seen[0][0])
+        growth = (seen[-1][2] - seen[0][2]) / span / self.tokens_per_request
         rate = sum(r for r, _ in window) / len(window)
         total = rate * 30.0 / self.tokens_per_request
         late = (
@@ -214,7 +216,9 @@ class Fleet:
             Outcomes({Outcome.GOOD: n * (total - late), Outcome.LATE_FIRST_TOKEN: n * late}, 30 * n)
             for n in (1.0, 10.0)
         )
-        held = LocalSignals(0, int(waiting), ready, ready if floor else 0, int(self.backlog))
+        held = LocalSignals(
+            0, int(waiting), ready, ready if self.backlog > 0 else 0, int(self.backlog)
+        )
         return Signals(self.replicas, held, MetricSignals(readings, rate, 0.0, 0.0, short, long))
 
 

@@ -2,13 +2,14 @@
 
 import ipaddress
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from fastgen_devcluster import configuration
-from fastgen_devcluster.buildah import pip_settings
+from fastgen_devcluster.buildah import pip_settings, uv_settings
 from fastgen_devcluster.certificates import holders
 from fastgen_devcluster.cluster import Cluster
 from fastgen_devcluster.contents import Contents, manifests
@@ -123,18 +124,23 @@ def test_go_versions_compare_as_numbers(text: str, version: tuple[int, ...]) -> 
     assert parse_go_version(text) == version
 
 
-def test_pip_settings_carry_the_way_to_the_index_and_nothing_of_this_machine() -> None:
+def test_installers_learn_the_way_to_the_index_and_nothing_else_of_this_machine() -> None:
     listing = (
-        ":env:.cert='/some/where.crt'\n"
         ":env:.find-links='/some/wheels'\n"
         "global.index-url='https://index.example/simple'\n"
+        "install.trusted-host='one.example two.example'\n"
     )
     assert pip_settings(listing) == (
         "[global]\n"
         "index-url = https://index.example/simple\n"
+        "trusted-host = one.example two.example\n"
         "cert = /etc/ssl/certs/ca-certificates.crt\n"
     )
-    assert pip_settings("") == "[global]\n"
+    assert tomllib.loads(uv_settings(listing)) == {
+        "index-url": "https://index.example/simple",
+        "allow-insecure-host": ["one.example", "two.example"],
+    }
+    assert tomllib.loads(uv_settings("")) == {}
 
 
 def test_the_users_own_cluster_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,281 @@
+"""The objects that a FastGenDeployment stands for."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastgen_api import names
+from fastgen_api.spec import (
+    SLO,
+    Balancer,
+    Engine,
+    Model,
+    PodTemplate,
+    Rollout,
+    RolloutStrategy,
+    Scaling,
+    ScalingMode,
+    Spec,
+    TokenGap,
+    parse,
+    replicas_wanted,
+)
+from fastgen_operator.children import CHILD_KINDS, DECLARED_ANNOTATION, make_children
+from fastgen_operator.merge import TemplateError, merge
+from fastgen_operator.owner import Owner, owner_of
+from fastgen_operator.settings import Images, Settings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+UPDATE = "FASTGEN_UPDATE_GOLDEN"
+
+SETTINGS = Settings(
+    Images(runtime="registry.example/runtime:1", control="registry.example/control:1"),
+    prometheus_url="http://prometheus.monitoring:9090",
+)
+OWNER = Owner("chat", "team", "uid-1")
+SPEC = Spec(Model("file:///models/a.gguf"))
+
+
+def children(spec: Spec, settings: Settings = SETTINGS) -> dict[tuple[str, str], dict[str, Any]]:
+    made = make_children(OWNER, spec, settings)
+    return {(child["kind"], child["metadata"]["name"]): child for child in made}
+
+
+def template(spec: Spec, name: str = "chat-replica", settings: Settings = SETTINGS) -> Any:
+    return children(spec, settings)["Deployment", name]["spec"]["template"]
+
+
+def container(spec: Spec, name: str, deployment: str, settings: Settings = SETTINGS) -> Any:
+    pod = template(spec, deployment, settings)["spec"]
+    found = [*pod["containers"], *pod.get("initContainers", [])]
+    return next(each for each in found if each["name"] == name)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_children_of_each_example_are_as_reviewed(example: Path) -> None:
+    resource = yaml.safe_load(example.read_text())
+    resource["metadata"] |= {"namespace": "team", "uid": "uid-1"}
+    made = make_children(owner_of(resource), parse(resource["spec"]), SETTINGS)
+    # Without JSON in between, equal parts would be written as YAML anchors.
+    plain = msgspec.json.decode(msgspec.json.encode(made))
+    text = yaml.safe_dump_all(plain, sort_keys=False, width=100)
+    golden = GOLDEN / f"operator-{example.stem}.yaml"
+    if os.environ.get(UPDATE):
+        golden.write_text(text)
+    assert golden.exists(), f"run this test with {UPDATE}=1, then review {golden.name}"
+    assert text == golden.read_text(), f"if this is meant, run with {UPDATE}=1 and review the diff"
+
+
+NAMES = st.from_regex(rf"[a-z][-a-z0-9]{{0,{names.MAX_NAME_LENGTH - 2}}}[a-z0-9]", fullmatch=True)
+
+
+@given(name=NAMES, replicas=st.integers(0, 50), drain_seconds=st.integers(0, 3600))
+def test_children_are_deterministic_owned_and_well_named(
+    name: str, replicas: int, drain_seconds: int
+) -> None:
+    owner = Owner(name, "team", "uid-1")
+    spec = msgspec.structs.replace(
+        SPEC, replicas=replicas, rollout=Rollout(drain_seconds=drain_seconds)
+    )
+    made = make_children(owner, spec, SETTINGS)
+    assert made == make_children(owner, spec, SETTINGS)
+    order = [CHILD_KINDS.index(child["kind"]) for child in made]
+    assert order == sorted(order)
+    identities = {(child["kind"], child["metadata"]["name"]) for child in made}
+    assert len(identities) == len(made)
+    for child in made:
+        metadata = child["metadata"]
+        assert len(metadata["name"]) <= 63
+        assert metadata["ownerReferences"][0]["uid"] == "uid-1"
+        assert metadata["ownerReferences"][0]["controller"] is True
+        assert metadata["labels"][names.DEPLOYMENT_LABEL] == name
+        assert metadata["labels"][names.MANAGED_BY_LABEL] == names.OPERATOR_MANAGER
+        assert all(len(value) <= 63 for value in metadata["labels"].values())
+
+
+def test_the_pods_outlive_their_drain() -> None:
+    spec = msgspec.structs.replace(SPEC, rollout=Rollout(drain_seconds=100))
+    replica = template(spec)["spec"]
+    pre_stop = replica["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert replica["terminationGracePeriodSeconds"] >= pre_stop + 100 + 5
+    assert template(spec, "chat-balancer")["spec"]["terminationGracePeriodSeconds"] >= 105
+    assert "--drain-seconds=100" in replica["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"replicas": 5},
+        {"slo": SLO(target_percent="90", token_gap=TokenGap(250))},
+        {"scaling": Scaling(mode=ScalingMode.DISABLED, max_replicas=7)},
+        {"balancer": Balancer(replicas=3, max_queued_requests=5)},
+        {"rollout": Rollout(max_surge=2, progress_deadline_seconds=60)},
+    ],
+    ids=lambda edit: next(iter(edit)),
+)
+def test_what_running_pods_read_themselves_restarts_nothing(edit: dict[str, Any]) -> None:
+    edited = msgspec.structs.replace(SPEC, **edit)
+    for name in ("chat-replica", "chat-balancer"):
+        assert template(edited, name) == template(SPEC, name)
+        before, after = (
+            children(spec)["Deployment", name]["metadata"]["annotations"][DECLARED_ANNOTATION]
+            for spec in (SPEC, edited)
+        )
+        assert before == after
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"engine": Engine(max_model_length=99)},
+        {"model": Model("file:///models/b.gguf")},
+        {"image": "registry.example/mine:2"},
+        {"node_selector": {"gpu": "yes"}},
+        {"pod_template": PodTemplate(metadata={"annotations": {"a": "b"}})},
+    ],
+    ids=lambda edit: next(iter(edit)),
+)
+def test_what_pods_are_made_from_makes_new_ones(edit: dict[str, Any]) -> None:
+    edited = msgspec.structs.replace(SPEC, **edit)
+    before, after = (
+        children(spec)["Deployment", "chat-replica"]["metadata"]["annotations"]
+        for spec in (SPEC, edited)
+    )
+    assert template(edited) != template(SPEC)
+    assert all(before[name] != after[name] for name in before)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "mode", "wanted"),
+    [
+        (1, ScalingMode.AUTO, 2),
+        (3, ScalingMode.AUTO, 3),
+        (9, ScalingMode.AUTO, 4),
+        (9, ScalingMode.DISABLED, 9),
+        (0, ScalingMode.DISABLED, 0),
+        (9, ScalingMode.RECOMMEND, 9),
+    ],
+)
+def test_replicas_are_clamped_only_when_we_scale(
+    replicas: int, mode: ScalingMode, wanted: int
+) -> None:
+    scaling = Scaling(mode=mode, min_replicas=2, max_replicas=4)
+    spec = msgspec.structs.replace(SPEC, replicas=replicas, scaling=scaling)
+    assert replicas_wanted(spec) == wanted
+    assert children(spec)["Deployment", "chat-replica"]["spec"]["replicas"] == wanted
+
+
+def test_the_balancer_may_touch_its_own_resource_and_no_secret() -> None:
+    rules = children(SPEC)["Role", "chat-balancer"]["rules"]
+    assert not any("secrets" in rule["resources"] or "*" in rule["verbs"] for rule in rules)
+    writes = {"create", "update", "patch", "delete"}
+    unnamed = {
+        (resource, verb)
+        for rule in rules
+        if "resourceNames" not in rule
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb in writes
+    }
+    assert unnamed == {("leases", "create"), ("events", "create"), ("events", "patch")}
+
+
+def test_only_the_picker_gets_a_token() -> None:
+    for deployment in ("chat-replica", "chat-balancer"):
+        assert template(SPEC, deployment)["spec"]["automountServiceAccountToken"] is False
+    with_token = [
+        each["name"]
+        for name in ("chat-replica", "chat-balancer")
+        for each in template(SPEC, name)["spec"]["containers"]
+        if any(mount["name"] == "token" for mount in each["volumeMounts"])
+    ]
+    assert with_token == ["picker"]
+
+
+def test_every_container_is_confined() -> None:
+    for deployment in ("chat-replica", "chat-balancer"):
+        pod = template(SPEC, deployment)["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for each in [*pod["containers"], *pod.get("initContainers", [])]:
+            security = each["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_foreign_envoy_runs_the_same_configuration() -> None:
+    settings = Settings(Images("r:1", "c:1", envoy="envoy:9", pull_secrets=("pull",)))
+    envoy = container(SPEC, "envoy", "chat-balancer", settings)
+    assert envoy["image"] == "envoy:9"
+    assert envoy["command"] == ["envoy", "-c", "/run/fastgen/envoy.yaml"]
+    assert container(SPEC, "picker", "chat-balancer", settings)["image"] == "c:1"
+    for deployment in ("chat-replica", "chat-balancer"):
+        pod = template(SPEC, deployment, settings)["spec"]
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_in_place_needs_no_spare_capacity() -> None:
+    spec = msgspec.structs.replace(
+        SPEC, rollout=Rollout(strategy=RolloutStrategy.IN_PLACE, max_surge=1, max_unavailable=0)
+    )
+    strategy = children(spec)["Deployment", "chat-replica"]["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_the_pod_template_is_merged_last() -> None:
+    theirs = PodTemplate(
+        metadata={"annotations": {"team": "a"}},
+        spec={
+            "hostNetwork": True,
+            "tolerations": [{"key": "new"}],
+            "containers": [
+                {"name": "runtime", "env": [{"name": "HOME", "value": "/home"}]},
+                {"name": "sidecar", "image": "side:1"},
+            ],
+            "volumes": [{"name": "tmp", "hostPath": {"path": "/fast"}}],
+        },
+    )
+    spec = msgspec.structs.replace(SPEC, pod_template=theirs, tolerations=({"key": "old"},))
+    made = template(spec)
+    assert made["metadata"]["annotations"]["team"] == "a"
+    assert made["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
+    pod = made["spec"]
+    assert pod["hostNetwork"] is True
+    assert pod["tolerations"] == [{"key": "new"}]
+    assert [each["name"] for each in pod["containers"]] == ["runtime", "sidecar"]
+    environment = {each["name"]: each for each in pod["containers"][0]["env"]}
+    assert environment["HOME"] == {"name": "HOME", "value": "/home"}
+    assert "POD_NAME" in environment
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert volumes["tmp"] == {"name": "tmp", "hostPath": {"path": "/fast"}}
+    assert "slo" in volumes
+
+
+def test_a_pod_template_without_a_key_is_refused_by_its_path() -> None:
+    theirs = PodTemplate(spec={"containers": [{"name": "runtime", "env": [{"value": "x"}]}]})
+    spec = msgspec.structs.replace(SPEC, pod_template=theirs)
+    with pytest.raises(TemplateError, match=r"spec\.podTemplate\.spec\.containers\[0\]\.env\[0\]"):
+        make_children(OWNER, spec, SETTINGS)
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+MAPS = st.dictionaries(st.sampled_from("abc"), JSON, max_size=3)
+
+
+@given(ours=MAPS, theirs=MAPS)
+def test_merging_twice_is_merging_once(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    once = merge(ours, theirs, "spec")
+    assert merge(once, theirs, "spec") == once
+    assert merge(ours, {}, "spec") == ours

@@ -1,0 +1,215 @@
+"""The work queue: each key once, one at a time, again later after a failure."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fastgen_operator.cluster import ClusterError
+from fastgen_operator.health import Metrics, Pulse
+from fastgen_operator.loop import Loop, relist
+from fastgen_operator.queue import LAST_RETRY_SECONDS, Key, WorkQueue
+
+A: Key = ("team", "a")
+B: Key = ("team", "b")
+
+
+def test_a_key_asked_for_twice_is_handed_out_once_and_at_the_earlier_time() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=5)
+    queue.add(A, at=2)
+    queue.add(A, at=9)
+    assert queue.take(now=1) is None
+    assert queue.seconds_to_next(now=1) == 1
+    assert queue.take(now=2) == A
+    assert queue.take(now=10) is None
+    queue.done(A)
+    assert len(queue) == 0
+
+
+def test_what_is_asked_for_during_the_work_comes_after_it() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=0)
+    assert queue.take(now=0) == A
+    queue.add(A, at=1)
+    assert queue.take(now=5) is None
+    queue.done(A)
+    assert queue.take(now=5) == A
+
+
+def test_the_longest_due_key_comes_first() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=2)
+    queue.add(B, at=1)
+    assert [queue.take(now=3), queue.take(now=3)] == [B, A]
+
+
+def test_failures_wait_twice_as_long_each_time_up_to_a_cap_and_success_forgets_them() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=0)
+    now, delays = 0.0, []
+    for _ in range(10):
+        assert queue.take(now) == A
+        delays.append(queue.failed(A, now))
+        assert queue.take(now + delays[-1] * 0.9) is None
+        now += delays[-1]
+    assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert delays[-1] == LAST_RETRY_SECONDS
+    assert queue.take(now) == A
+    queue.done(A)
+    queue.add(A, now)
+    assert queue.take(now) == A
+    assert queue.failed(A, now) == 0.5
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """No key is lost, none is worked on twice at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = WorkQueue()
+        self.now = 0.0
+        self.taken: set[Key] = set()
+        self.owed: set[Key] = set()
+
+    @rule(key=st.sampled_from([A, B]), delay=st.floats(0, 10))
+    def add(self, key: Key, delay: float) -> None:
+        self.queue.add(key, self.now + delay)
+        self.owed.add(key)
+
+    @rule(seconds=st.floats(0, 100))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def take(self) -> None:
+        key = self.queue.take(self.now)
+        if key is not None:
+            assert key in self.owed
+            assert key not in self.taken
+            self.taken.add(key)
+            self.owed.discard(key)
+
+    @precondition(lambda self: self.taken)
+    @rule(fails=st.booleans())
+    def finish(self, fails: bool) -> None:
+        key = min(self.taken)
+        self.taken.discard(key)
+        if fails:
+            self.queue.failed(key, self.now)
+            self.owed.add(key)
+        else:
+            self.queue.done(key)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        waiting = self.owed - self.taken
+        due = self.queue.seconds_to_next(self.now)
+        assert (due is not None) == bool(waiting)
+        assert len(self.queue) == len(waiting | self.taken)
+
+
+QueueMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30)
+TestQueueMachine = QueueMachine.TestCase
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def running(
+    reconcile: Callable[[Key], Awaitable[None]], work: Callable[[Loop], Awaitable[None]]
+) -> Metrics:
+    metrics = Metrics()
+    loop = Loop(reconcile, Pulse(), metrics, workers=2)
+    task = asyncio.create_task(loop.run())
+    try:
+        await work(loop)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return metrics
+
+
+async def test_workers_are_bounded_and_serial_per_key() -> None:
+    active: list[Key] = []
+    most = 0
+    finished: list[Key] = []
+
+    async def reconcile(key: Key) -> None:
+        nonlocal most
+        assert key not in active
+        active.append(key)
+        most = max(most, len(active))
+        await asyncio.sleep(0.01)
+        active.remove(key)
+        finished.append(key)
+
+    async def work(loop: Loop) -> None:
+        for name in "abcde":
+            loop.ask(("team", name))
+        await asyncio.sleep(0.005)
+        loop.ask(A)
+        await until(lambda: len(finished) == 6)
+
+    await running(reconcile, work)
+    assert most == 2
+    assert finished.count(A) == 2
+
+
+async def test_a_failing_key_is_retried_and_stops_no_other() -> None:
+    attempts: dict[Key, int] = {A: 0, B: 0}
+
+    async def reconcile(key: Key) -> None:
+        attempts[key] += 1
+        if key == A and attempts[key] == 1:
+            raise ClusterError(500, "not now")
+        if key == A and attempts[key] == 2:
+            raise ZeroDivisionError
+
+    async def work(loop: Loop) -> None:
+        loop.ask(A)
+        loop.ask(B)
+        await until(lambda: attempts == {A: 3, B: 1})
+
+    metrics = await running(reconcile, work)
+    sample = metrics.registry.get_sample_value
+    assert sample("fastgen_operator_reconciles_total", {"outcome": "error"}) == 2
+    assert sample("fastgen_operator_reconciles_total", {"outcome": "ok"}) == 2
+
+
+async def test_the_loop_ends_its_workers_when_it_is_cancelled() -> None:
+    ended = asyncio.Event()
+    started = asyncio.Event()
+
+    async def reconcile(key: Key) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def work(loop: Loop) -> None:
+        loop.ask(A)
+        await started.wait()
+
+    await running(reconcile, work)
+    assert ended.is_set()
+
+
+async def test_a_relist_asks_for_everything() -> None:
+    asked: list[Key] = []
+
+    async def keys() -> list[Key]:
+        return [A, B]
+
+    task = asyncio.create_task(relist(keys, asked.append))
+    await until(lambda: asked == [A, B])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
