@@ -96,11 +96,9 @@ class Reconciler:
     async def _apply_spec(
         self, owner: Owner, raw: KubernetesObject, observed: Observed, memory: _Memory
     ) -> _Result:
-        try:
-            children = make_children(owner, api.parse(raw), self._settings)
-        except (msgspec.ValidationError, TemplateError) as error:
-            message = str(error).replace("`$.", "`spec.")
-            return _Result(observed, Problem(INVALID_SPEC, message))
+        children = declared_children(owner, raw, self._settings)
+        if isinstance(children, Problem):
+            return _Result(observed, children)
         current: dict[Id, KubernetesObject | None] = {}
         for child in children:
             kind, name = id_of(child)
@@ -176,6 +174,19 @@ class Reconciler:
             if last is None or now - last >= SAME_NOTICE_AFTER:
                 memory.told[notice] = now
                 await self._cluster.tell(owner, notice, now, self._settings.identity)
+
+
+def declared_children(
+    owner: Owner, raw: KubernetesObject, settings: Settings
+) -> tuple[KubernetesObject, ...] | Problem:
+    """The children of a stored spec, or what is wrong with the spec.
+
+    The API server validates, but not what was stored under an older schema.
+    """
+    try:
+        return make_children(owner, api.parse(raw), settings)
+    except (msgspec.ValidationError, TemplateError) as error:
+        return Problem(INVALID_SPEC, str(error).replace("`$.", "`spec.").replace("`$`", "`spec`"))
 
 
 def _is_stuck(owner: Owner, identity: Id, observed: Observed) -> bool:

@@ -28,7 +28,9 @@ from fastgen_api.spec import (
 )
 from fastgen_operator.children import CHILD_KINDS, DECLARED_ANNOTATION, make_children
 from fastgen_operator.merge import TemplateError, merge
+from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner, owner_of
+from fastgen_operator.reconcile import declared_children
 from fastgen_operator.settings import Images, Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -264,6 +266,24 @@ def test_a_pod_template_without_a_key_is_refused_by_its_path() -> None:
     spec = msgspec.structs.replace(SPEC, pod_template=theirs)
     with pytest.raises(TemplateError, match=r"spec\.podTemplate\.spec\.containers\[0\]\.env\[0\]"):
         make_children(OWNER, spec, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        ({"model": {"source": "file:///m"}, "engine": {"kvBlockSize": "x"}},
+         "spec.engine.kvBlockSize"),
+        ({"engine": {}}, "model"),
+        ({"model": {"source": "file:///m"},
+          "podTemplate": {"spec": {"volumes": [{"emptyDir": {}}]}}},
+         "spec.podTemplate.spec.volumes[0]"),
+    ],
+)  # fmt: skip
+def test_a_stored_spec_that_no_longer_fits_is_named(raw: dict[str, Any], path: str) -> None:
+    problem = declared_children(OWNER, raw, SETTINGS)
+    assert isinstance(problem, Problem)
+    assert problem.reason == "InvalidSpec"
+    assert path in problem.message
 
 
 JSON = st.recursive(
