@@ -10,7 +10,7 @@ from math import exp2
 from typing import Final
 
 from fastgen_balancer.scaling_policy import Policy
-from fastgen_balancer.signals import MetricSignals, ReplicaReading
+from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
 
 HALF_LIFE_SECONDS: Final = 12 * 3600.0
 """`carried` falls to a half in this time unless it is seen again."""
@@ -93,6 +93,22 @@ def mostly_saturated(readings: tuple[ReplicaReading, ...], policy: Policy) -> bo
     return bool(readings) and 2 * sum(saturated(r, policy) for r in readings) >= len(readings)
 
 
+def saturated_fleet(
+    local: LocalSignals,
+    metrics: MetricSignals | Unknown,
+    readings: tuple[ReplicaReading, ...],
+    policy: Policy,
+) -> bool:
+    """Whether the replicas together have more to do than they can, by anybody's word."""
+    queued = 0.0 if isinstance(metrics, Unknown) else metrics.queued_requests or 0.0
+    return (
+        mostly_saturated(readings, policy)
+        or queued > 0
+        or local.queued_requests > 0
+        or (local.ready_endpoints > 0 and 2 * local.saturated_endpoints >= local.ready_endpoints)
+    )
+
+
 def judge(metrics: MetricSignals, policy: Policy) -> Judgement:
     """How the SLO stands in the shortest window that has requests enough to tell."""
     if policy.target_ratio is None:
@@ -115,16 +131,20 @@ def learn(
     readings: tuple[ReplicaReading, ...],
     judgement: Judgement,
     policy: Policy,
+    missed_long: bool,
     now: float,
 ) -> Capacity:
-    """Takes in what the replicas carry now; rates count once they cover a whole window."""
+    """Takes in what the replicas carry now; rates count once they cover a whole window.
+
+    `missed_long`: the SLO has been missed for a whole window without saturation.
+    """
     measured = [r for r in readings if r.whole_window and (r.tokens_per_second or 0.0) > 0]
     if not measured:
         return capacity
     most = max(r.tokens_per_second or 0.0 for r in measured)
     full = any(saturated(r, policy) for r in measured)
     # The busiest one, full or not: a sick replica's rate says nothing about the others.
-    if full or (judgement.verdict is Verdict.MISSED and above_carried(capacity, most, now)):
+    if full or (missed_long and above_carried(capacity, most, now)):
         capacity = replace(capacity, overload=Seen(most, now))
     if judgement.verdict in (Verdict.GOOD, Verdict.UNSET):
         if capacity.overload and most > capacity.overload.tokens_per_second:

@@ -66,6 +66,8 @@ class Memory:
     full_since: float | None = None
     queued_since: float | None = None
     saturated_since: float | None = None
+    missed_since: float | None = None
+    """Since when the SLO is missed while the replicas are not saturated."""
     known_at: float | None = None
     """When the metrics were known last."""
 
@@ -87,6 +89,10 @@ class Sight:
     stuck: bool
     """They should have been ready long ago, and are no supply."""
     local: LocalSignals
+    saturated: bool
+    """The replicas together have more to do than they can."""
+    missed_long: bool
+    """The SLO has been missed for more than a short window without saturation."""
     queue_stands: bool
     endpoints_stay_saturated: bool
     metrics: MetricSignals | Unknown

@@ -5,7 +5,15 @@ from typing import Final
 
 from fastgen_balancer import behavior
 from fastgen_balancer.behavior import Change
-from fastgen_balancer.capacity import Capacity, Judgement, Verdict, fresh, judge, learn
+from fastgen_balancer.capacity import (
+    Capacity,
+    Judgement,
+    Verdict,
+    fresh,
+    judge,
+    learn,
+    saturated_fleet,
+)
 from fastgen_balancer.decision import Blocker, Memory, Recommendation, Rule, Sight, Wish
 from fastgen_balancer.demand import demand_of
 from fastgen_balancer.rules import wish_for
@@ -70,30 +78,34 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
     metrics = signals.metrics
     judgement, demand = Judgement(Verdict.UNKNOWN), None
     readings = () if isinstance(metrics, Unknown) else fresh(metrics, policy)
+    saturated = saturated_fleet(signals.local, metrics, readings, policy)
+    missed_long = False
     if not isinstance(metrics, Unknown) and readings:
         judgement, demand = (
             judge(metrics, policy),
             demand_of(metrics, readings, policy.lead_seconds),
         )
-        capacity = learn(memory.capacity, readings, judgement, policy, now)
-        memory = replace(memory, capacity=capacity, known_at=now)
+        missed = judgement.verdict is Verdict.MISSED and not saturated
+        missed_since = _since(memory.missed_since, missed, now)
+        missed_long = missed_since is not None and now - missed_since > SHORT_WINDOW_SECONDS
+        capacity = learn(memory.capacity, readings, judgement, policy, missed_long, now)
+        memory = replace(memory, capacity=capacity, missed_since=missed_since, known_at=now)
     ready = min(signals.local.ready_endpoints, signals.replicas)
-    pending_since, queued, saturated = (
-        memory.pending_since,
-        memory.queued_since,
-        memory.saturated_since,
-    )
+    pending_since = memory.pending_since
+
+    def lasted(since: float | None, seconds: float) -> bool:
+        return since is not None and now - since >= seconds
+
     sight = Sight(
         replicas=signals.replicas,
         ready=ready,
         pending=pending_since is not None,
-        stuck=pending_since is not None
-        and ready < signals.replicas
-        and now - pending_since >= policy.pending_seconds,
+        stuck=ready < signals.replicas and lasted(pending_since, policy.pending_seconds),
         local=signals.local,
-        queue_stands=queued is not None and now - queued >= policy.queue_seconds,
-        endpoints_stay_saturated=saturated is not None
-        and now - saturated >= policy.saturated_seconds,
+        saturated=saturated,
+        missed_long=missed_long,
+        queue_stands=lasted(memory.queued_since, policy.queue_seconds),
+        endpoints_stay_saturated=lasted(memory.saturated_since, policy.saturated_seconds),
         metrics=metrics,
         readings=readings,
         judgement=judgement,

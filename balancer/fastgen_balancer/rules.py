@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from fastgen_balancer.capacity import ABOVE, Verdict, mostly_saturated
+from fastgen_balancer.capacity import ABOVE, Verdict
 from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import Unknown
@@ -27,7 +27,7 @@ def wish_for(sight: Sight, policy: Policy) -> Wish:
     ]
     if calls:
         return _supplied(max(calls, key=lambda call: call.replicas), sight)
-    return _blind(sight) or _infeasible(sight) or _fewer(sight, policy) or _steady(sight)
+    return _blind(sight) or _missed(sight) or _fewer(sight, policy) or _steady(sight)
 
 
 def _supplied(call: Wish, sight: Sight) -> Wish:
@@ -36,7 +36,7 @@ def _supplied(call: Wish, sight: Sight) -> Wish:
     replicas = min(call.replicas, 2 * max(1, sight.ready))
     missing = max(0, current - sight.ready)
     if sight.pending and not sight.stuck:
-        text = f"{missing} are starting" if missing else "new ones have just become ready"
+        text = f"{missing} not ready yet" if missing else "new ones have just become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.PENDING_REPLICAS,))
     if sight.demand is not None and sight.demand.caught_up_soon:
         text = "the backlog will be gone before another replica could help"
@@ -79,11 +79,13 @@ def _slo(sight: Sight, policy: Policy) -> Wish | None:
     if sight.judgement.verdict is not Verdict.MISSED:
         return None
     missed = _goodness(sight)
-    if _saturated(sight, policy):
+    if sight.saturated:
         demand = _demand(sight, policy)
         needed = max(sight.ready + 1, demand.replicas if demand else 0)
         text = f"{missed}, and the replicas have more to do than they can"
         return Wish(needed, Rule.SLO_MISSED_SATURATED, text)
+    if not sight.missed_long:
+        return None
     most = max((r.tokens_per_second or 0.0 for r in sight.readings), default=0.0)
     if sight.demand is None or not sight.carried or most <= ABOVE * sight.carried:
         return None
@@ -105,6 +107,8 @@ def _blind(sight: Sight) -> Wish | None:
         text = "Prometheus has no queue lengths of the balancer"
     elif sight.judgement.verdict is Verdict.UNKNOWN and sight.demand.total > 0:
         text = "Prometheus has no outcomes of requests"
+    elif sight.metrics.not_numbers:
+        text = f"Prometheus has no number for {', '.join(sight.metrics.not_numbers)}"
     elif any(r.running is None for r in sight.readings):
         text = "Prometheus has no number of running requests for some replicas"
     else:
@@ -112,13 +116,13 @@ def _blind(sight: Sight) -> Wish | None:
     return Wish(sight.replicas, Rule.NO_SIGNAL, text)
 
 
-def _infeasible(sight: Sight) -> Wish | None:
-    """The SLO is missed, and more replicas would not help: requests hardly share them."""
+def _missed(sight: Sight) -> Wish | None:
+    """The SLO is missed though no rule sees how more replicas could help."""
     if sight.judgement.verdict is not Verdict.MISSED:
         return None
-    if sight.pending:
-        text = f"{_goodness(sight)}, replicas are starting"
-        return Wish(sight.replicas, Rule.STEADY, text, (Blocker.PENDING_REPLICAS,))
+    if sight.pending or not sight.missed_long:
+        text = f"{_goodness(sight)}, which may be over"
+        return Wish(sight.replicas, Rule.STEADY, text)
     text = f"{_goodness(sight)}, though no replica is saturated: more of them would not help"
     # Requests that are alone on their replicas are not late because of too few replicas.
     alone = max(1, ceil(_running(sight)))
@@ -128,7 +132,7 @@ def _infeasible(sight: Sight) -> Wish | None:
 def _fewer(sight: Sight, policy: Policy) -> Wish | None:
     """Fewer replicas would do; only called when everything is known and nothing calls for more."""
     current = sight.replicas
-    if current <= policy.min_replicas or sight.demand is None or _saturated(sight, policy):
+    if current <= policy.min_replicas or sight.demand is None or sight.saturated:
         return None
     running = _running(sight)
     if sight.demand.total == 0 and running == 0:
@@ -173,17 +177,6 @@ def _steady(sight: Sight) -> Wish:
     load = sight.demand.total if sight.demand else 0.0
     text = f"{load:.0f} tokens/s are offered to {sight.ready} replicas"
     return Wish(sight.replicas, Rule.STEADY, text)
-
-
-def _saturated(sight: Sight, policy: Policy) -> bool:
-    local = sight.local
-    queued = 0.0 if isinstance(sight.metrics, Unknown) else sight.metrics.queued_requests or 0.0
-    return (
-        mostly_saturated(sight.readings, policy)
-        or queued > 0
-        or local.queued_requests > 0
-        or (local.ready_endpoints > 0 and 2 * local.saturated_endpoints >= local.ready_endpoints)
-    )
 
 
 def _running(sight: Sight) -> float:

@@ -90,6 +90,8 @@ class MetricSignals:
     """Requests per second."""
     short: Outcomes | None
     long: Outcomes | None
+    not_numbers: tuple[str, ...] = ()
+    """Parts of the query that had NaN or an infinity in their answer."""
 
 
 @dataclass(frozen=True, slots=True)
