@@ -149,7 +149,7 @@ WRONG: list[tuple[str, Any, str]] = [
     # Types, bounds and enums.
     ("engine/dtype", "float32", "spec.engine.dtype"),
     ("engine/kvBlockSize", 48, "spec.engine.kvBlockSize"),
-    ("engine/maxModelLength", 0, "spec.engine.maxModelLength"),
+    ("engine/maxModelLength", 1, "spec.engine.maxModelLength"),
     ("engine/maxConcurrentRequests", 0, "spec.engine.maxConcurrentRequests"),
     ("engine/memoryPercent", 101, "spec.engine.memoryPercent"),
     ("engine/tokenBudget/maxTokens", 8, "spec.engine.tokenBudget.maxTokens"),

@@ -1,0 +1,415 @@
+"""The operator against a real API server, with the rights that the chart gives it.
+
+The images named here do not exist: what pods do is the business of test_operator_pods.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster_access import wait_until
+from operator_process import OperatorProcess, operator_in
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+NAMESPACE = "fastgen-operator-test"
+ALL_CHILDREN = {
+    ("ServiceAccount", "{}-replica"),
+    ("ServiceAccount", "{}-balancer"),
+    ("Role", "{}-balancer"),
+    ("RoleBinding", "{}-balancer"),
+    ("ConfigMap", "{}-slo"),
+    ("Service", "{}"),
+    ("Service", "{}-replica"),
+    ("Deployment", "{}-replica"),
+    ("Deployment", "{}-balancer"),
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    images = {"runtime": "127.0.0.1:1/none:1", "control": "127.0.0.1:1/none:1"}
+    with operator_in(NAMESPACE, tmp_path_factory.mktemp("operator"), images, 18081) as operator:
+        yield operator
+
+
+@pytest.fixture
+def operator(installed: OperatorProcess) -> OperatorProcess:
+    """The operator, running."""
+    if installed.process is None:
+        installed.start()
+    return installed
+
+
+@pytest.fixture
+def chat(operator: OperatorProcess) -> Iterator[str]:
+    """A FastGenDeployment whose children are all there."""
+    operator.create("chat")
+    wait_until("children", lambda: has_all_children(operator, "chat"), seconds=20)
+    wait_until("a status", lambda: operator.condition("chat", "Ready"), seconds=20)
+    yield "chat"
+    delete(operator, "chat")
+
+
+def has_all_children(operator: OperatorProcess, name: str) -> bool:
+    wanted = {(kind, template.format(name)) for kind, template in ALL_CHILDREN}
+    return set(operator.children(name)) == wanted
+
+
+def delete(operator: OperatorProcess, name: str) -> None:
+    operator.kubectl("delete", "fgd", name, "--ignore-not-found", "--wait")
+    wait_until("no children", lambda: not operator.children(name), seconds=60)
+
+
+def settled_writes(operator: OperatorProcess, since: float) -> list[str]:
+    """The operator's writes since a time, once it has had time to make them."""
+    time.sleep(5)
+    return operator.writes(since)
+
+
+def quiet(operator: OperatorProcess, name: str) -> None:
+    """Waits until pods have settled on failing to be pulled."""
+    wait_until(
+        "the pull failure in the status",
+        lambda: operator.condition(name, "Ready").get("reason") == "ImagePullBackOff",
+        seconds=60,
+    )
+    wait_until("quiet", lambda: not operator.writes(time.time() - 5), seconds=90, pause=1)
+
+
+def test_a_resource_becomes_children_that_it_owns(operator: OperatorProcess, chat: str) -> None:
+    resource = operator.get("fgd", chat)
+    for child in operator.children(chat).values():
+        (reference,) = child["metadata"]["ownerReferences"]
+        assert reference["uid"] == resource["metadata"]["uid"]
+        assert reference["controller"] is True
+        managers = {each["manager"]: each["operation"] for each in managed_fields(operator, child)}
+        assert managers["fastgen-operator"] == "Apply"
+    status = resource["status"]
+    assert status["observedGeneration"] == 1
+    assert status["url"] == f"http://chat.{NAMESPACE}.svc/v1"
+    assert status["runtimeImage"] == "127.0.0.1:1/none:1"
+
+
+def managed_fields(operator: OperatorProcess, child: Any) -> Any:
+    name = child["metadata"]["name"]
+    return operator.get(child["kind"], name, "--show-managed-fields")["metadata"]["managedFields"]
+
+
+def test_kopf_leaves_no_trace_on_the_resource(operator: OperatorProcess, chat: str) -> None:
+    quiet(operator, chat)
+    resource = operator.get("fgd", chat, "--show-managed-fields")
+    metadata = resource["metadata"]
+    assert not metadata.get("finalizers")
+    assert not metadata.get("annotations")
+    assert set(resource["status"]) <= {
+        "observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "selector", "url",
+        "runtimeImage", "model", "conditions",
+    }  # fmt: skip
+    ours = [each for each in metadata["managedFields"] if each.get("subresource") == "status"]
+    assert [each["manager"] for each in ours] == ["fastgen-operator"]
+    assert not any("kopf" in write for write in operator.writes(0))
+
+
+@pytest.mark.parametrize(("kind", "template"), sorted(ALL_CHILDREN))
+def test_a_deleted_child_comes_back(
+    operator: OperatorProcess, chat: str, kind: str, template: str
+) -> None:
+    name = template.format(chat)
+    uid = operator.get(kind, name)["metadata"]["uid"]
+    operator.kubectl("delete", kind, name, "--wait")
+    found = wait_until("the child again", lambda: operator.find(kind, name), seconds=20)
+    assert found["metadata"]["uid"] != uid
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "patch"),
+    [
+        ("deployment", "{}-replica", {"spec": {"replicas": 4}}),
+        ("deployment", "{}-replica",
+         {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}),
+        ("deployment", "{}-balancer",
+         {"spec": {"strategy": {"rollingUpdate": {"maxUnavailable": 1}}}}),
+        ("service", "{}", {"spec": {"ports": [{"port": 80, "targetPort": 1234}]}}),
+        ("configmap", "{}-slo", {"data": {"slo.json": "{}"}}),
+        ("role", "{}-balancer", {"rules": []}),
+        ("rolebinding", "{}-balancer", {"metadata": {"labels": {"fastgen.dev/deployment": "x"}}}),
+    ],
+)  # fmt: skip
+def test_an_edit_of_a_child_is_undone(
+    operator: OperatorProcess, chat: str, kind: str, template: str, patch: dict[str, Any]
+) -> None:
+    name = template.format(chat)
+
+    def content() -> Any:
+        found = operator.get(kind, name)
+        found["metadata"] = {"labels": found["metadata"]["labels"]}
+        return {key: value for key, value in found.items() if key != "status"}
+
+    before = content()
+    operator.kubectl("patch", kind, name, "-p", json.dumps(patch))
+    wait_until("the repair", lambda: content() == before, seconds=70)
+
+
+def test_what_others_add_to_a_child_stays(operator: OperatorProcess, chat: str) -> None:
+    operator.kubectl("annotate", "service", chat, "team.example/cost=42")
+    operator.patch(chat, {"slo": {"targetPercent": "90"}})
+    wait_until(
+        "the new SLO",
+        lambda: '"90"' in operator.get("configmap", "chat-slo")["data"]["slo.json"],
+        seconds=20,
+    )
+    annotations = operator.get("service", chat)["metadata"]["annotations"]
+    assert annotations["team.example/cost"] == "42"
+
+
+def test_a_new_slo_or_scale_makes_no_new_pod_template(operator: OperatorProcess, chat: str) -> None:
+    def templates() -> list[Any]:
+        return [
+            operator.get("deployment", f"chat-{each}")["spec"]["template"]
+            for each in ("replica", "balancer")
+        ]
+
+    before = templates()
+    operator.patch(
+        chat, {"slo": {"targetPercent": "95"}, "replicas": 2, "scaling": {"maxReplicas": 3}}
+    )
+    wait_until(
+        "two replicas",
+        lambda: operator.get("deployment", "chat-replica")["spec"]["replicas"] == 2,
+        seconds=20,
+    )
+    assert templates() == before
+
+
+def test_kubectl_scale_reaches_the_deployment(operator: OperatorProcess, chat: str) -> None:
+    operator.kubectl("scale", "fgd", chat, "--replicas=3")
+    wait_until(
+        "three replicas", lambda: operator.get("fgd", chat)["status"]["replicas"] == 3, seconds=20
+    )
+    scale = json.loads(
+        operator.kubectl(
+            "get", "--raw",
+            f"/apis/fastgen.dev/v1alpha1/namespaces/{NAMESPACE}/fastgendeployments/{chat}/scale",
+        )
+    )  # fmt: skip
+    assert scale["status"]["replicas"] == 3
+    pods = operator.get("pods", "-l", scale["status"]["selector"])["items"]
+    assert len(pods) == 3
+
+
+def test_in_auto_the_scale_stays_within_its_bounds(operator: OperatorProcess, chat: str) -> None:
+    operator.patch(chat, {"scaling": {"mode": "Auto", "minReplicas": 2, "maxReplicas": 3}})
+    for asked, wanted in ((9, 3), (1, 2)):
+        operator.kubectl("scale", "fgd", chat, f"--replicas={asked}")
+        wait_until(
+            f"{wanted} replicas",
+            lambda wanted=wanted: (
+                operator.get("deployment", "chat-replica")["spec"]["replicas"] == wanted
+            ),
+            seconds=20,
+        )
+
+
+def test_paused_means_that_nothing_is_reconciled(operator: OperatorProcess, chat: str) -> None:
+    operator.kubectl("annotate", "fgd", chat, "fastgen.dev/paused=true")
+    wait_until(
+        "paused",
+        lambda: operator.condition(chat, "Reconciling").get("reason") == "Paused",
+        seconds=20,
+    )
+    operator.kubectl("delete", "service", chat)
+    operator.patch(chat, {"replicas": 2})
+    wait_until(
+        "told", lambda: operator.condition(chat, "Ready").get("reason") == "Paused", seconds=20
+    )
+    time.sleep(2)
+    assert operator.find("service", chat) is None
+    assert operator.get("deployment", "chat-replica")["spec"]["replicas"] == 1
+    assert operator.get("fgd", chat)["status"]["observedGeneration"] == 1
+    operator.kubectl("annotate", "fgd", chat, "fastgen.dev/paused-")
+    wait_until("the service again", lambda: operator.find("service", chat), seconds=20)
+    wait_until(
+        "two replicas",
+        lambda: operator.get("deployment", "chat-replica")["spec"]["replicas"] == 2,
+        seconds=20,
+    )
+
+
+def test_a_foreign_object_is_reported_and_left_alone(operator: OperatorProcess) -> None:
+    operator.kubectl("create", "service", "clusterip", "taken", "--tcp=5432")
+    before = operator.get("service", "taken")
+    operator.create("taken")
+    stalled = wait_until(
+        "the conflict",
+        lambda: (
+            operator.condition("taken", "Stalled").get("status") == "True"
+            and operator.condition("taken", "Stalled")
+        ),
+        seconds=20,
+    )
+    assert stalled["reason"] == "NameConflict"
+    assert "Service taken" in stalled["message"]
+    assert operator.get("service", "taken") == before
+    assert not operator.children("taken"), "nothing is made beside a foreign object"
+    events = operator.get("events", "--field-selector", "reason=NameConflict")["items"]
+    assert [each["involvedObject"]["name"] for each in events] == ["taken"]
+    operator.kubectl("delete", "service", "taken")
+    operator.kubectl("label", "fgd", "taken", "try=again")
+    wait_until("children", lambda: has_all_children(operator, "taken"), seconds=20)
+    wait_until(
+        "no conflict",
+        lambda: operator.condition("taken", "Stalled")["status"] == "False",
+        seconds=20,
+    )
+    delete(operator, "taken")
+
+
+def test_what_the_api_server_refuses_is_told_in_its_words(operator: OperatorProcess) -> None:
+    spread = [{"maxSkew": 1, "topologyKey": "not a label!", "whenUnsatisfiable": "DoNotSchedule"}]
+    operator.create("refused", topologySpreadConstraints=spread)
+    stalled = wait_until(
+        "the refusal",
+        lambda: (
+            operator.condition("refused", "Stalled").get("status") == "True"
+            and operator.condition("refused", "Stalled")
+        ),
+        seconds=20,
+    )
+    assert stalled["reason"] == "ApplyRejected"
+    assert "topologyKey" in stalled["message"]
+    operator.patch("refused", {"topologySpreadConstraints": None})
+    wait_until("children", lambda: has_all_children(operator, "refused"), seconds=70)
+    delete(operator, "refused")
+
+
+def test_an_unknown_affinity_field_is_told_too(operator: OperatorProcess) -> None:
+    operator.create("unknown", affinity={"nodeAffinity": {"bogus": 1}})
+    stalled = wait_until(
+        "the refusal",
+        lambda: (
+            operator.condition("unknown", "Stalled").get("status") == "True"
+            and operator.condition("unknown", "Stalled")
+        ),
+        seconds=20,
+    )
+    assert stalled["reason"] == "ApplyRejected"
+    assert "bogus" in stalled["message"]
+    delete(operator, "unknown")
+
+
+def test_an_image_that_is_not_there_is_named(operator: OperatorProcess, chat: str) -> None:
+    quiet(operator, chat)
+    ready = operator.condition(chat, "Ready")
+    assert ready["status"] == "False"
+    assert "127.0.0.1:1/none:1" in ready["message"]
+    assert operator.condition(chat, "Available")["reason"] == "NoReplicaReady"
+
+
+def test_no_room_is_told_in_the_schedulers_words(operator: OperatorProcess) -> None:
+    operator.create("huge", resources={"requests": {"cpu": "1000"}})
+    blocked = wait_until(
+        "the scheduler's word",
+        lambda: operator.condition("huge", "CapacityBlocked"),
+        seconds=30,
+    )
+    assert blocked["reason"] == "Unschedulable"
+    assert "Insufficient cpu" in blocked["message"]
+    delete(operator, "huge")
+
+
+def test_what_is_no_longer_wanted_is_pruned(operator: OperatorProcess, chat: str) -> None:
+    child = operator.get("configmap", "chat-slo")
+    old = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "chat-of-an-earlier-version",
+            "labels": child["metadata"]["labels"],
+            "ownerReferences": child["metadata"]["ownerReferences"],
+        },
+    }
+    operator.kubectl("create", "-f", "-", stdin=json.dumps(old))
+    wait_until(
+        "it is gone",
+        lambda: operator.find("configmap", "chat-of-an-earlier-version") is None,
+        seconds=20,
+    )
+
+
+def test_the_steady_state_writes_nothing(operator: OperatorProcess, chat: str) -> None:
+    quiet(operator, chat)
+    since = time.time()
+    versions = {key: each["metadata"]["resourceVersion"]
+                for key, each in operator.children(chat).items() if key[0] != "Deployment"}  # fmt: skip
+    for number in range(3):  # Each asks for a reconcile.
+        operator.kubectl("annotate", "--overwrite", "fgd", chat, f"touched={number}")
+        time.sleep(1)
+    assert settled_writes(operator, since) == []
+    operator.stop()
+    operator.start()
+    assert settled_writes(operator, since) == []
+    assert versions == {key: each["metadata"]["resourceVersion"]
+                        for key, each in operator.children(chat).items() if key in versions}  # fmt: skip
+
+
+def test_deletion_needs_no_operator(operator: OperatorProcess) -> None:
+    operator.create("gone")
+    wait_until("children", lambda: has_all_children(operator, "gone"), seconds=20)
+    operator.stop()
+    operator.kubectl("delete", "fgd", "gone", "--wait", "--timeout=20s")
+    wait_until("no children", lambda: not operator.children("gone"), seconds=60)
+    selector = "fastgen.dev/deployment=gone"
+    wait_until("no pods", lambda: not operator.get("pods", "-l", selector)["items"], seconds=60)
+
+
+def test_a_foreground_deletion_brings_nothing_back(operator: OperatorProcess) -> None:
+    operator.create("waiting")
+    wait_until("children", lambda: has_all_children(operator, "waiting"), seconds=20)
+    operator.kubectl("delete", "fgd", "waiting", "--cascade=foreground", "--timeout=60s")
+    assert operator.find("fgd", "waiting") is None
+    time.sleep(2)
+    assert not operator.children("waiting")
+
+
+def test_a_resource_made_again_at_once_gets_new_children(operator: OperatorProcess) -> None:
+    operator.create("again")
+    wait_until("children", lambda: has_all_children(operator, "again"), seconds=20)
+    operator.kubectl("delete", "fgd", "again", "--wait")
+    operator.create("again")
+    uid = operator.get("fgd", "again")["metadata"]["uid"]
+
+    def all_new() -> bool:
+        children = operator.children("again").values()
+        owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in children}
+        return has_all_children(operator, "again") and owners == {uid}
+
+    wait_until("children of the new one", all_new, seconds=60)
+    delete(operator, "again")
+
+
+def test_orphans_are_taken_back(operator: OperatorProcess) -> None:
+    operator.create("orphaned")
+    wait_until("children", lambda: has_all_children(operator, "orphaned"), seconds=20)
+    uid = operator.get("deployment", "orphaned-replica")["metadata"]["uid"]
+    operator.kubectl("delete", "fgd", "orphaned", "--cascade=orphan", "--wait")
+    operator.create("orphaned")
+    owner = operator.get("fgd", "orphaned")["metadata"]["uid"]
+    wait_until(
+        "taken back",
+        lambda: [each["uid"] for each in operator.get("deployment", "orphaned-replica")[
+            "metadata"].get("ownerReferences", ())] == [owner],
+        seconds=60,
+    )  # fmt: skip
+    assert operator.get("deployment", "orphaned-replica")["metadata"]["uid"] == uid
+    delete(operator, "orphaned")
+
+
+def test_the_operator_never_reads_a_secret(operator: OperatorProcess) -> None:
+    answer = operator.kubernetes.kubectl(
+        "auth", "can-i", "--list", "-n", NAMESPACE, f"--as={operator.user}"
+    )
+    assert "secrets" not in answer
+    assert "fastgendeployments/status" in answer
