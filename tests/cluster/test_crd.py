@@ -79,6 +79,26 @@ def test_scale_subresource_reads_and_writes_replicas(
         cluster.kubectl("scale", "-n", namespace, f"fgd/{stored}", "--replicas=1001")
 
 
+@pytest.mark.parametrize("server_side", ["false", "true"])
+def test_applying_the_manifest_again_leaves_the_scale_alone(
+    cluster: Commands, namespace: str, server_side: str
+) -> None:
+    """Whoever scales writes replicas; a manifest without them must not write them back."""
+    name, apply = f"again-{server_side}", ("apply", f"--server-side={server_side}", "-f", "-")
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"model": MODEL},
+    }
+    cluster.kubectl(*apply, stdin=json.dumps(resource))
+    cluster.kubectl("scale", "-n", namespace, f"fgd/{name}", "--replicas=4")
+    resource["spec"] = {"model": MODEL, "slo": {"targetPercent": "95"}}
+    cluster.kubectl(*apply, stdin=json.dumps(resource))
+    found = json.loads(cluster.kubectl("get", "-n", namespace, "fgd", name, "-o=json"))
+    assert found["spec"] == resource["spec"] | {"replicas": 4}
+
+
 def test_columns_show_the_state(cluster: Commands, namespace: str, stored: str) -> None:
     conditions = [
         {

@@ -13,7 +13,8 @@ import pytest
 
 from fastgen_api.spec import KubernetesObject, Quantity, Spec
 
-reference = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs/api_reference.py"))
+ROOT = Path(__file__).resolve().parents[2]
+reference = runpy.run_path(str(ROOT / "docs/api_reference.py"))
 UNSUPPORTED = reference["UNSUPPORTED"]
 schema = reference["read_definition"]()
 spec_schema = schema["properties"]["spec"]
@@ -156,6 +157,46 @@ def test_every_rule_names_the_field_and_one_line_is_enough() -> None:
             assert len(rule["message"]) <= 300
     for rule in reference["rules"](schema):
         assert rule["message"].startswith("metadata.name")
+
+
+ONE_BEHAVIOUR = {
+    "spec.model.cache",
+    "spec.model.cache.type",
+    "spec.engine.quantization",
+    "spec.engine.tensorParallelSize",
+    "spec.engine.tokenBudget.mode",
+    "spec.engine.prefixCaching",
+    "spec.balancer.name",
+    "spec.balancer.routing",
+}
+"""Fields whose accepted values all mean what this version does anyway."""
+
+
+def test_nothing_is_accepted_and_ignored() -> None:
+    """What may be written is read by a room: its name and its parent's, in one file."""
+    sources = [
+        path.read_text()
+        for room in ("api", "operator", "balancer", "runtime")
+        for path in (ROOT / room).rglob("*.py")
+    ]
+    refused = {f.path for f in spec_fields if reference["status_text"](f) == "not yet"}
+    for path, parent, name in attributes(Spec, "spec", "spec"):
+        if path not in refused | ONE_BEHAVIOUR:
+            read = re.compile(rf"\.{name}\b")
+            near = re.compile(rf"\b{parent}\b")
+            assert any(read.search(text) and near.search(text) for text in sources), path
+
+
+def attributes(
+    struct: type[msgspec.Struct], path: str, parent: str
+) -> Iterator[tuple[str, str, str]]:
+    """Path, parent's and own Python name of all fields below a struct."""
+    for field in msgspec.structs.fields(struct):
+        child = f"{path}.{field.encode_name}"
+        yield child, parent, field.name
+        if nested := reference["nested_struct"](field.type):
+            suffix = "[]" * (get_origin(field.type) is tuple)
+            yield from attributes(nested, child + suffix, field.name)
 
 
 def test_enums_are_pascal_case() -> None:
