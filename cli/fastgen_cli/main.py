@@ -42,7 +42,9 @@ def fastgen(
 
 
 def _fail(error: UserError) -> typer.Exit:
-    Console(stderr=True).print(str(error), style="red", highlight=False, markup=False)
+    Console(stderr=True).print(
+        str(error), style="red", highlight=False, markup=False, soft_wrap=True
+    )
     return typer.Exit(1)
 
 
