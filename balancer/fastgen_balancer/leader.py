@@ -1,0 +1,243 @@
+"""The autoscaler: in the one picker process that holds the lease, reads, decides and acts."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+import httpx
+import httpx2
+from lightkube import ApiError, AsyncClient
+from lightkube.models.meta_v1 import OwnerReference
+from prometheus_client import CollectorRegistry
+
+from fastgen_api import names
+from fastgen_api.spec import ScalingMode
+from fastgen_balancer.autoscaler_metrics import AutoscalerMetrics
+from fastgen_balancer.decision import Memory, Recommendation, start
+from fastgen_balancer.deployment_access import Deployment, DeploymentAccess, UnreadableError
+from fastgen_balancer.deployment_status import (
+    DISABLED,
+    Report,
+    ReportMemory,
+    Stance,
+    lasts,
+    next_status,
+    note,
+    scaling_active,
+    slo_met,
+    slo_status,
+)
+from fastgen_balancer.lease import TIMING, Leadership, Timing
+from fastgen_balancer.prometheus import read_metrics
+from fastgen_balancer.promql import Selector, Windows
+from fastgen_balancer.recommend import recommend
+from fastgen_balancer.scaling_policy import Policy, policy_of
+from fastgen_balancer.signals import LocalSignals, MetricSignals, Signals, Unknown
+
+TICK_SECONDS: Final = 2.0
+READ_SECONDS: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+API_ERRORS: Final = (ApiError, httpx2.HTTPError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the leader carries from tick to tick."""
+
+    memory: Memory
+    report: ReportMemory
+    mode: ScalingMode
+
+
+async def lead(
+    client: AsyncClient,
+    namespace: str,
+    name: str,
+    identity: str,
+    local_signals: Callable[[], LocalSignals],
+    prometheus_url: str | None,
+    *,
+    registry: CollectorRegistry,
+    tick_seconds: float = TICK_SECONDS,
+    windows: Windows | None = None,
+    timing: Timing = TIMING,
+) -> None:
+    """Scales the FastGenDeployment while this process holds its lease, until it is cancelled.
+
+    `identity` is the pod's name. Errors of the API server and of Prometheus are lived with.
+    """
+    access = DeploymentAccess(client, name, namespace, identity)
+    first = await _first_read(access, tick_seconds)
+    leadership = Leadership(
+        client,
+        namespace,
+        names.balancer_name(name),
+        # A container that restarts in the same pod is another contender.
+        f"{identity}_{uuid.uuid4().hex[:8]}",
+        owner=OwnerReference(names.API_VERSION, names.KIND, name, first.uid),
+        timing=timing,
+    )
+    metrics = AutoscalerMetrics(registry, name, namespace)
+    async with httpx.AsyncClient() as http, asyncio.TaskGroup() as group:
+        group.create_task(leadership.run())
+        autoscaler = Autoscaler(
+            access, leadership, http, local_signals, prometheus_url, windows or Windows(), metrics
+        )
+        group.create_task(autoscaler.run(tick_seconds))
+
+
+async def _first_read(access: DeploymentAccess, tick_seconds: float) -> Deployment:
+    while True:
+        try:
+            return await access.read()
+        except (*API_ERRORS, UnreadableError) as error:
+            log.warning("the FastGenDeployment cannot be read", extra={"error": _text(error)})
+        await asyncio.sleep(tick_seconds)
+
+
+class Autoscaler:
+    """Ticks while it leads; begins with a new memory each time that it comes to lead."""
+
+    def __init__(
+        self,
+        access: DeploymentAccess,
+        leadership: Leadership,
+        http: httpx.AsyncClient,
+        local_signals: Callable[[], LocalSignals],
+        prometheus_url: str | None,
+        windows: Windows,
+        metrics: AutoscalerMetrics,
+    ) -> None:
+        self._access = access
+        self._leadership = leadership
+        self._http = http
+        self._local_signals = local_signals
+        self._prometheus_url = prometheus_url
+        self._windows = windows
+        self._metrics = metrics
+        self._state: State | None = None
+
+    async def run(self, tick_seconds: float) -> None:
+        while True:
+            leads = self._leadership.leads
+            self._metrics.leads(leads)
+            if leads:
+                try:
+                    await self.tick(time.time())
+                except (*API_ERRORS, UnreadableError) as error:
+                    log.warning("a tick failed", extra={"error": _text(error)})
+            else:
+                self._state = None
+            await asyncio.sleep(tick_seconds)
+
+    async def tick(self, now: float) -> None:
+        """Reads, decides, acts and reports once; `now` in seconds since the epoch."""
+        async with asyncio.timeout(READ_SECONDS):
+            deployment = await self._access.read()
+        if deployment.deleted:
+            return
+        mode = deployment.spec.scaling.mode
+        if self._state is None or self._state.mode is not mode:
+            self._state = _begin(deployment, now)
+        if mode is ScalingMode.DISABLED:
+            await self._write_status(deployment, DISABLED, now)
+            return
+        policy = policy_of(deployment.spec, deployment.status.get("coldStartSeconds"))
+        metrics = await self._read_metrics(deployment)
+        signals = Signals(deployment.spec.replicas, self._local_signals(), metrics)
+        decision, memory = recommend(signals, policy, self._state.memory, now)
+        report = note(self._state.report, decision, now)
+        self._state = replace(self._state, memory=memory, report=report)
+        self._metrics.decided(decision)
+        log.debug("decided", extra={"rule": decision.rule, "replicas": decision.replicas})
+        scaled = False
+        if mode is ScalingMode.AUTO and decision.replicas != deployment.spec.replicas:
+            scaled = await self._scale(deployment, decision)
+        # A short loss of the signals is no news.
+        if scaled or report.stance is not Stance.BLIND or lasts(report, now):
+            told = self._report(deployment, metrics, decision, policy, now)
+            await self._write_status(deployment, replace(told, scaled=scaled), now)
+
+    async def _read_metrics(self, deployment: Deployment) -> MetricSignals | Unknown:
+        url = deployment.spec.scaling.prometheus.url or self._prometheus_url
+        selector = Selector(self._access.name, self._access.namespace)
+        return await read_metrics(self._http, url, selector, self._windows)
+
+    async def _scale(self, deployment: Deployment, decision: Recommendation) -> bool:
+        """Whether it was written; an Event tells of it."""
+        before, after = deployment.spec.replicas, decision.replicas
+        if not self._may_write():
+            return False
+        async with asyncio.timeout(self._leadership.write_seconds):
+            await self._access.scale(deployment, after)
+        log.info(
+            "scaled",
+            extra={"from": before, "to": after, "rule": decision.rule, "why": decision.message},
+        )
+        reason = "ScaledUp" if after > before else "ScaledDown"
+        text = f"From {before} to {after} replicas, {decision.rule}: {decision.message}"
+        try:
+            async with asyncio.timeout(self._leadership.write_seconds):
+                await self._access.tell(deployment, reason, text)
+        except API_ERRORS as error:
+            log.warning("the event could not be written", extra={"error": _text(error)})
+        return True
+
+    def _report(
+        self,
+        deployment: Deployment,
+        metrics: MetricSignals | Unknown,
+        decision: Recommendation,
+        policy: Policy,
+        now: float,
+    ) -> Report:
+        assert self._state is not None
+        mode = deployment.spec.scaling.mode
+        met = _condition_status(deployment, names.Condition.SLO_MET)
+        return Report(
+            slo_met=slo_met(metrics, policy, met),
+            scaling_active=scaling_active(mode, metrics, policy, self._state.report),
+            slo=None if isinstance(metrics, Unknown) else slo_status(metrics.long),
+            decision=decision,
+        )
+
+    async def _write_status(self, deployment: Deployment, report: Report, now: float) -> None:
+        assert self._state is not None
+        memory = self._state.report
+        status = next_status(deployment.status, report, deployment.generation, memory, now)
+        if status is None or not self._may_write():
+            return
+        async with asyncio.timeout(self._leadership.write_seconds):
+            await self._access.apply_status(deployment, status)
+        self._state = replace(self._state, report=replace(memory, written_at=now))
+
+    def _may_write(self) -> bool:
+        """A write that begins now ends before another process may lead."""
+        return self._leadership.seconds_left > 0
+
+
+def _begin(deployment: Deployment, now: float) -> State:
+    """A new leader's state: what the last one changed is in the status."""
+    changed_at = None
+    if isinstance(told := (deployment.status.get("lastDecision") or {}).get("time"), str):
+        changed_at = min(now, datetime.fromisoformat(told).timestamp())
+    memory = start(deployment.spec.replicas, now, changed_at)
+    return State(memory, ReportMemory(stance_since=now), deployment.spec.scaling.mode)
+
+
+def _condition_status(deployment: Deployment, name: str) -> str:
+    conditions = deployment.status.get("conditions") or ()
+    return next((str(c.get("status")) for c in conditions if c.get("type") == name), "")
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, ApiError):
+        return f"{error.status.code} {error.status.reason}"
+    return str(error) if isinstance(error, UnreadableError) else type(error).__name__
