@@ -80,7 +80,7 @@ def url(deployment: str, namespace: str) -> str:
 
 
 class Header:
-    """HTTP headers, which gRPC carries as metadata. Envoy removes the clients' own internal ones."""
+    """HTTP headers, which gRPC carries as metadata. Envoy removes internal ones of clients."""
 
     REQUEST_ID: Final = "x-request-id"
     MODEL: Final = "x-fastgen-model"
@@ -174,7 +174,7 @@ class Condition:
 
 
 TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
-"""A replica that cannot serve writes `Reason: sentence` here; the operator puts it into the status."""
+"""A replica that cannot serve writes `Reason: sentence` here, for the operator to report."""
 
 
 class StartupFailure(StrEnum):
