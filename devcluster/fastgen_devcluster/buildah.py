@@ -24,7 +24,7 @@ KEPT_PER_NAME = 2
 def has_image(name: str) -> bool:
     """Whether the local store has the image."""
     try:
-        run("buildah", "inspect", "--type", "image", "--format", "ok", name)
+        run("buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", name)
     except CommandError:
         return False
     return True
@@ -56,16 +56,18 @@ def _commit(
 def build(context: Path, target: str, name: str, arguments: Mapping[str, str]) -> None:
     """Build one target of the Dockerfile."""
     given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-    with tempfile.NamedTemporaryFile("w", prefix="pip-") as settings:
-        settings.write(pip_settings(run(sys.executable, "-m", "pip", "config", "list")))
-        settings.flush()
+    listing = run(sys.executable, "-m", "pip", "config", "list")
+    with tempfile.TemporaryDirectory(prefix="fastgen-") as scratch:
+        secrets = {"pip": pip_settings(listing), "uv": uv_settings(listing)}
+        for secret, text in secrets.items():
+            Path(scratch, secret).write_text(text)
         run(
             "buildah",
             "bud",
             "--quiet",
             *ISOLATION,
             f"--volume={HOST_CERTIFICATES}:{HOST_CERTIFICATES}:ro",
-            f"--secret=id=pip,src={settings.name}",
+            *(f"--secret=id={secret},src={scratch}/{secret}" for secret in secrets),
             *given,
             f"--label={LABEL}={_family(name)}",
             f"--target={target}",
@@ -74,14 +76,32 @@ def build(context: Path, target: str, name: str, arguments: Mapping[str, str]) -
         )
 
 
-def pip_settings(listing: str) -> str:
-    """How pip reaches its index on this machine, as a configuration file for the build."""
-    wanted = {"default-timeout", "extra-index-url", "index-url", "proxy", "trusted-host"}
+def _pip_options(listing: str) -> list[tuple[str, str]]:
+    """What `pip config list` says about the way to the index; the rest is this machine's own."""
     found = re.findall(r"^\S*?\.([\w-]+)='(.*)'$", listing, flags=re.MULTILINE)
-    lines = [f"{key} = {value}" for key, value in found if key in wanted]
-    if any(key == "cert" for key, _ in found):
-        lines.append(f"cert = {HOST_CERTIFICATES}/ca-certificates.crt")
-    return "\n".join(["[global]", *lines, ""])
+    wanted = {"index-url", "extra-index-url", "trusted-host"}
+    return [(key, value) for key, value in found if key in wanted]
+
+
+def pip_settings(listing: str) -> str:
+    """How pip reaches its index on this machine, as a pip.conf for the build."""
+    lines = [f"{key} = {value}" for key, value in _pip_options(listing)]
+    # The host's authorities are mounted over the image's.
+    authorities = f"cert = {HOST_CERTIFICATES}/ca-certificates.crt"
+    return "\n".join(["[global]", *lines, authorities, ""])
+
+
+def uv_settings(listing: str) -> str:
+    """The same for uv, as a uv.toml."""
+    options = dict(_pip_options(listing))
+    lines = [f"index-url = {json.dumps(options['index-url'])}"] if "index-url" in options else []
+    for key, name in (
+        ("extra-index-url", "extra-index-url"),
+        ("trusted-host", "allow-insecure-host"),
+    ):
+        if key in options:
+            lines.append(f"{name} = {json.dumps(options[key].split())}")
+    return "\n".join([*lines, ""])
 
 
 def push(name: str, reference: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastgen_devcluster import base_image, buildah, registry, runtime_store
 from fastgen_devcluster.cluster import image_home
-from fastgen_devcluster.dockerfile import Stage, key_of, read_stages
+from fastgen_devcluster.dockerfile import key_of, read_stages
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.packages import ensure_packages
 from fastgen_devcluster.progress import step
@@ -33,23 +33,22 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The stages of the Dockerfile and the key of each."""
+    """The key of each stage of the Dockerfile, for the sources as they were when it was made."""
 
-    stages: dict[str, Stage]
     base: str
+    keys: dict[str, str]
 
     @classmethod
     def read(cls) -> "Plan":
-        """The plan for the sources as they are now."""
-        return cls(read_stages((REPOSITORY / "Dockerfile").read_text()), base_image.name())
-
-    def key(self, stage: str) -> str:
-        """What names the stage's content."""
-        return key_of(stage, self.stages, REPOSITORY, self.base)
+        """Take stock of the sources as they are now: they may change while images are built."""
+        base = base_image.name()
+        stages = read_stages((REPOSITORY / "Dockerfile").read_text())
+        keys = {name: key_of(name, stages, REPOSITORY, base) for name in stages}
+        return cls(base, keys)
 
     def local(self, stage: str) -> str:
         """The stage's name in buildah's store."""
-        return f"localhost/fastgen/{stage}:{self.key(stage)}"
+        return f"localhost/fastgen/{stage}:{self.keys[stage]}"
 
 
 def ensure_dependencies(settings: Settings) -> None:
@@ -63,8 +62,8 @@ def build_images() -> Images:
     settings, home = Settings.from_environment(), image_home()
     plan = Plan.read()
     images = Images(
-        control=f"{home}/control:{plan.key(CONTROL)}",
-        runtime=f"{home}/{RUNTIME}:{plan.key(RUNTIME)}",
+        control=f"{home}/control:{plan.keys[CONTROL]}",
+        runtime=f"{home}/{RUNTIME}:{plan.keys[RUNTIME]}",
     )
     wanted = {CONTROL: images.control, RUNTIME: images.runtime}
     missing = {stage: name for stage, name in wanted.items() if not registry.has_image(name)}
