@@ -1,7 +1,6 @@
 """The front: takes requests from every protocol, and knows how the replica is doing."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,25 +9,17 @@ from typing import Final
 
 from fastgen_api.names import Metric
 from fastgen_api.spec import SLO
+from fastgen_runtime.admission import check_size, max_body_bytes, new_request
 from fastgen_runtime.answer import Answer
 from fastgen_runtime.channel import Abort, Add, Command, Event, Ready, Refused, Report
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.detokenizer import Vocabulary
 from fastgen_runtime.engine import Load
-from fastgen_runtime.generation import (
-    ErrorKind,
-    Generation,
-    Prompt,
-    RequestError,
-    TokenPrompt,
-    check,
-    invalid,
-)
+from fastgen_runtime.generation import ErrorKind, Generation, RequestError, check
 from fastgen_runtime.goodness import End, Timings, classify, is_counted_by_balancer
 from fastgen_runtime.metrics import Metrics, Rate
-from fastgen_runtime.prompt import PromptEncoder, prompt_length
-from fastgen_runtime.request import NewRequest, RefusalKind
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.prompt import PromptEncoder
+from fastgen_runtime.request import RefusalKind
 from fastgen_runtime.stream import Stream
 
 STALL_SECONDS: Final = 60.0
@@ -90,8 +81,8 @@ class Front:
 
     @property
     def max_body_bytes(self) -> int:
-        """Bodies above this are refused unread: no prompt that fits is as long."""
-        return (1 << 20) + 32 * self.max_length
+        """The largest HTTP body that is read."""
+        return max_body_bytes(self.max_length)
 
     @asynccontextmanager
     async def submit(self, generation: Generation) -> AsyncIterator[Stream]:
@@ -221,7 +212,7 @@ class Front:
             message = f"model {name!r} is not served here; this is {self.served_name!r}"
             raise RequestError(ErrorKind.UNKNOWN_MODEL, message, "model")
         check(generation)
-        self._check_size(generation.prompt)
+        check_size(generation.prompt, self.max_length)
         if len(self._streams) >= self._max_open:
             raise RequestError(
                 ErrorKind.FULL, f"{self._max_open} requests are open, as many as this replica takes"
@@ -231,46 +222,11 @@ class Front:
             self._end_at(generation.deadline, stream)
         token_ids = await self._encoder.encode(generation.prompt)
         stream.check()
-        new = self._new_request(generation, stream.engine_id, token_ids)
+        new = new_request(generation, stream.engine_id, token_ids, self.max_length, self._defaults)
         stream.timings.prompt_tokens = len(token_ids)
         stream.begin(Answer(self._vocabulary, len(token_ids), generation.stop))
         self._send(Add(new))
         stream.command_number = self._num_commands
-
-    def _new_request(
-        self, generation: Generation, engine_id: str, token_ids: list[int]
-    ) -> NewRequest:
-        room = self.max_length - len(token_ids)
-        if room < 1:
-            raise self._too_long("prompt", len(token_ids))
-        seed = secrets.randbits(64) if generation.seed is None else generation.seed % 2**64
-        sampling = Sampling(
-            temperature=_first(generation.temperature, self._defaults.temperature, 1.0),
-            top_p=_first(generation.top_p, self._defaults.top_p, 1.0),
-            seed=seed,
-        )
-        max_tokens = min(room, generation.max_tokens or room)
-        return NewRequest(engine_id, token_ids, max_tokens, sampling, generation.ignore_eos)
-
-    def _check_size(self, prompt: Prompt) -> None:
-        """Refuses what is too long before anybody works on it."""
-        size = prompt_length(prompt)
-        if isinstance(prompt, TokenPrompt):
-            if size >= self.max_length:
-                raise self._too_long("prompt", size)
-        elif size > self.max_body_bytes:
-            raise RequestError(
-                ErrorKind.TOO_LARGE,
-                f"prompt has {size} characters, more than the {self.max_body_bytes} that are taken",
-                "prompt",
-            )
-
-    def _too_long(self, field: str, num_tokens: int) -> RequestError:
-        return invalid(
-            field,
-            f"has {num_tokens} tokens; to leave room for an answer it may have "
-            f"{self.max_length - 1}, as a request may have {self.max_length} in all",
-        )
 
     def _send(self, command: Command) -> None:
         self._num_commands += 1
@@ -310,10 +266,6 @@ class Front:
     def _kv_usage(self) -> float:
         load = self.load()
         return 1 - load.num_free_blocks / load.num_blocks if load.num_blocks else 0.0
-
-
-def _first(*values: float | None) -> float:
-    return next(value for value in values if value is not None)
 
 
 _END_OF: Final = {

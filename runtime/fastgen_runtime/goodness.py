@@ -96,22 +96,22 @@ _OUTCOMES = {
 def _missed(timings: Timings, cut: float | None, slo: SLO) -> tuple[Target, ...]:
     """cut: when the request was cut short; what it was waiting for then was still missing."""
     missed = []
-    if target := slo.time_to_first_token:
-        allowed = target.milliseconds / 1e3
-        allowed += target.per_prompt_token_microseconds * timings.prompt_tokens / 1e6
+    if first := slo.time_to_first_token:
+        allowed = first.milliseconds / 1e3
+        allowed += first.per_prompt_token_microseconds * timings.prompt_tokens / 1e6
         ttft = timings.ttft_seconds
         if ttft is None and cut is not None:
             ttft = timings.waited + cut - timings.arrived
         if ttft is not None and ttft > allowed:
             missed.append(Target.TTFT)
-    tpot = timings.tpot_seconds
-    if slo.time_per_output_token and tpot is not None:
-        if tpot > slo.time_per_output_token.milliseconds / 1e3:
+    if per_token := slo.time_per_output_token:
+        tpot = timings.tpot_seconds
+        if tpot is not None and tpot > per_token.milliseconds / 1e3:
             missed.append(Target.TPOT)
-    if slo.token_gap:
+    if token_gap := slo.token_gap:
         gap = timings.longest_gap
         if cut is not None and timings.last is not None:
             gap = max(gap, cut - timings.last)
-        if gap > slo.token_gap.max_milliseconds / 1e3:
+        if gap > token_gap.max_milliseconds / 1e3:
             missed.append(Target.GAP)
     return tuple(missed)

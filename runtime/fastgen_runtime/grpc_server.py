@@ -68,7 +68,9 @@ class Inference(inference_pb2_grpc.InferenceServiceServicer):
             except RequestError:
                 self._front.count_invalid()
                 raise
-            request_id = request.request_id or uuid.uuid4().hex
+            request_id = request.request_id or _metadata(context).get(Header.REQUEST_ID, "")
+            if not is_request_id(request_id):
+                request_id = uuid.uuid4().hex
             async with self._front.submit(generation) as stream:
                 is_first = True
                 async for delta in stream.deltas():
@@ -123,7 +125,7 @@ class GrpcServer:
             )
         )
         self._health = health.aio.HealthServicer()
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
             Inference(front, replica), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -160,6 +162,11 @@ class GrpcServer:
         await self._server.stop(grace_seconds)
 
 
+def _metadata(context: Context) -> dict[str, str]:
+    pairs = context.invocation_metadata() or ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
+
+
 def _generation(
     request: inference_pb2.GenerateRequest, context: Context, max_messages: int
 ) -> Generation:
@@ -168,7 +175,6 @@ def _generation(
             "request_id",
             f"must be printable ASCII of at most {MAX_REQUEST_ID_CHARACTERS} characters",
         )
-    metadata = dict(context.invocation_metadata() or ())
     remaining = context.time_remaining()
     sampling, stopping = request.sampling, request.stopping
     return Generation(
@@ -181,7 +187,7 @@ def _generation(
         # One too many is enough to refuse a million.
         stop=tuple(stopping.stop[: MAX_STOP_STRINGS + 1]),
         ignore_eos=stopping.ignore_eos,
-        waited_seconds=waited_seconds(metadata.get(Header.WAITED)),
+        waited_seconds=waited_seconds(_metadata(context).get(Header.WAITED)),
         deadline=None if remaining is None else time.monotonic() + remaining,
     )
 

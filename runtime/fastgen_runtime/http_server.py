@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -24,11 +23,11 @@ from fastgen_runtime.completion_format import ResponseFormat
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import (
     ErrorKind,
-    Generation,
     RequestError,
     is_request_id,
     waited_seconds,
 )
+from fastgen_runtime.http_completion import Completion, error_response, json_response
 from fastgen_runtime.openai_api import (
     chat_generation,
     completion_generation,
@@ -38,17 +37,7 @@ from fastgen_runtime.openai_api import (
     wants_usage,
 )
 
-_STATUS: Final = {
-    ErrorKind.INVALID: (400, "invalid_request_error", None),
-    ErrorKind.UNKNOWN_MODEL: (404, "invalid_request_error", "model_not_found"),
-    ErrorKind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
-    ErrorKind.FULL: (429, "rate_limit_error", "replica_full"),
-    ErrorKind.UNAVAILABLE: (503, "service_unavailable_error", "unavailable"),
-    ErrorKind.DEADLINE: (504, "timeout_error", "deadline_exceeded"),
-}
-_RETRY_SECONDS: Final = "1"
 _KEEP_ALIVE_SECONDS: Final = 75
-_JSON: Final = "application/json"
 
 
 class HttpServer:
@@ -68,6 +57,8 @@ class HttpServer:
         )
         self._server = _Server(config)
         self._socket: socket.socket | None = None
+        self._ended = asyncio.Event()
+        self._ended.set()
 
     def bind(self, host: str, port: int) -> int:
         """Takes the port, and returns it; raises OSError when it cannot be had."""
@@ -77,10 +68,16 @@ class HttpServer:
 
     async def serve(self) -> None:
         """Serves until told to stop."""
-        await self._server.serve(sockets=[self._socket] if self._socket else None)
+        self._ended.clear()
+        try:
+            await self._server.serve(sockets=[self._socket] if self._socket else None)
+        finally:
+            self._ended.set()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """Lets responses under way end, for as long as the graceful shutdown takes."""
         self._server.should_exit = True
+        await self._ended.wait()
 
 
 class _Server(uvicorn.Server):
@@ -144,17 +141,17 @@ class _Endpoints:
             decoded = decode_chat(await self._body(request))
             generation = chat_generation(decoded, _waited(request))
         form = self._format(request, True, wants_usage(decoded))
-        return _Completion(self._front, generation, form, bool(decoded.stream))
+        return Completion(self._front, generation, form, bool(decoded.stream))
 
     async def completions(self, request: Request) -> Response:
         with self._counting_invalid():
             decoded = decode_completion(await self._body(request))
             generation = completion_generation(decoded, _waited(request))
         form = self._format(request, False, wants_usage(decoded))
-        return _Completion(self._front, generation, form, bool(decoded.stream))
+        return Completion(self._front, generation, form, bool(decoded.stream))
 
     async def models(self, request: Request) -> Response:
-        return _json(200, {"object": "list", "data": [self._model()]})
+        return json_response(200, {"object": "list", "data": [self._model()]})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
@@ -162,13 +159,13 @@ class _Endpoints:
             raise RequestError(
                 ErrorKind.UNKNOWN_MODEL, f"model {name[:128]!r} is not here", "model"
             )
-        return _json(200, self._model())
+        return json_response(200, self._model())
 
     async def health(self, request: Request) -> Response:
         reason = self._front.why_not_serving()
         if reason is None:
-            return _json(200, {"status": "serving"})
-        return _json(503, {"status": "not serving", "reason": reason})
+            return json_response(200, {"status": "serving"})
+        return json_response(503, {"status": "not serving", "reason": reason})
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._front.metrics.render(), media_type=CONTENT_TYPE_LATEST)
@@ -218,104 +215,18 @@ class _Endpoints:
             raise RequestError(ErrorKind.INVALID, "the body was cut short") from None
 
 
-class _Completion(Response):
-    """Answers one generation; no header leaves before the first token."""
-
-    def __init__(
-        self, front: Front, generation: Generation, form: ResponseFormat, is_stream: bool
-    ) -> None:
-        self._front = front
-        self._generation = generation
-        self._form = form
-        self._is_stream = is_stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = asyncio.ensure_future(self._answer(scope, receive, send))
-        leaving = asyncio.ensure_future(_until_disconnected(receive))
-        try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            answering.cancel()
-            # A client that left gets nothing more, and its request frees its blocks at once.
-            with contextlib.suppress(asyncio.CancelledError):
-                await answering
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-        try:
-            async with self._front.submit(self._generation) as stream:
-                texts = []
-                async for delta in stream.deltas():
-                    if self._is_stream:
-                        if not begun:
-                            await send(_start(stream.num_prompt_tokens, b"text/event-stream"))
-                        events = self._form.events(delta, is_first=not begun)
-                        begun = True
-                        await send(_part(events, more=delta.finish is None))
-                        continue
-                    texts.append(delta.text)
-                    if delta.finish is not None and delta.usage is not None:
-                        await send(_start(stream.num_prompt_tokens, _JSON.encode()))
-                        whole = self._form.whole("".join(texts), delta.finish, delta.usage)
-                        await send(_part(whole, more=False))
-        except RequestError as error:
-            if not begun:
-                await _error_response(error)(scope, receive, send)
-                return
-            # Returning with the body open cuts the connection: nobody takes it for a whole answer.
-            event = b"data: " + msgspec.json.encode(_error_content(error)) + b"\n\n"
-            await send(_part(event, more=True))
-
-
-def _start(num_prompt_tokens: int, content_type: bytes) -> Message:
-    headers = [
-        (b"content-type", content_type),
-        (b"cache-control", b"no-cache"),
-        (Header.PROMPT_TOKENS.encode(), str(num_prompt_tokens).encode()),
-    ]
-    return {"type": "http.response.start", "status": 200, "headers": headers}
-
-
-def _part(body: bytes, more: bool) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": more}
-
-
-async def _until_disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def _waited(request: Request) -> float | None:
     return waited_seconds(request.headers.get(Header.WAITED))
-
-
-def _json(status: int, content: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(content), status, headers, media_type=_JSON)
-
-
-def _error_content(error: RequestError) -> dict[str, Any]:
-    _, kind, code = _STATUS[error.kind]
-    return error_body(error.message, kind, error.field, code)
-
-
-def _error_response(error: RequestError) -> Response:
-    headers = {}
-    if error.kind in (ErrorKind.FULL, ErrorKind.UNAVAILABLE):
-        headers["retry-after"] = _RETRY_SECONDS
-    if error.kind is ErrorKind.TOO_LARGE:
-        headers["connection"] = "close"  # the rest of the body is not read
-    return _json(_STATUS[error.kind][0], _error_content(error), headers)
 
 
 async def _request_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestError):
         raise error
-    return _error_response(error)
+    return error_response(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     body = error_body(str(error.detail), "invalid_request_error", None, None)
-    return _json(error.status_code, body, dict(error.headers or {}))
+    return json_response(error.status_code, body, dict(error.headers or {}))

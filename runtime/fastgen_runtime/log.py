@@ -33,6 +33,7 @@ def start_logging(process: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines(process))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.captureWarnings(True)
     _logger.setLevel(logging.INFO)
 
 

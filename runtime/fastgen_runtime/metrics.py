@@ -4,7 +4,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from fastgen_api.names import Metric, MetricLabel, Outcome, Target
 from fastgen_api.spec import SLO
@@ -49,6 +56,7 @@ class Metrics:
     """Every series of a replica, in a registry of its own."""
 
     def __init__(self, deployment: str, namespace: str, slo: SLO) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._labels = (deployment, namespace)
         self._registry = CollectorRegistry()
         self._requests = self._counter(Metric.REQUESTS, "Requests by how they ended.", "outcome")

@@ -152,7 +152,7 @@ _completion_decoder: Final = msgspec.json.Decoder(CompletionRequest)
 
 def decode_chat(body: bytes) -> ChatRequest:
     """Raises RequestError naming the field."""
-    request = _decode(_chat_decoder, body)
+    request: ChatRequest = _decode(_chat_decoder, body)
     _refuse_unimplemented(request)
     for number, message in enumerate(request.messages):
         for field in _NEUTRAL_IN_MESSAGES:
@@ -163,13 +163,16 @@ def decode_chat(body: bytes) -> ChatRequest:
 
 def decode_completion(body: bytes) -> CompletionRequest:
     """Raises RequestError naming the field."""
-    request = _decode(_completion_decoder, body)
+    request: CompletionRequest = _decode(_completion_decoder, body)
     _refuse_unimplemented(request)
     return request
 
 
 def chat_generation(request: ChatRequest, waited: float | None) -> Generation:
     """Raises RequestError naming the field."""
+    if request.max_completion_tokens is not None and request.max_completion_tokens < 1:
+        wrong = request.max_completion_tokens
+        raise invalid("max_completion_tokens", f"must be 1 or more, not {wrong}")
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
         raise invalid("max_tokens", "contradicts max_completion_tokens: give one of them")

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
@@ -21,6 +20,7 @@ from fastgen_runtime.metrics import Metrics
 from fastgen_runtime.slo_file import read_slo, watch_slo
 from fastgen_runtime.startup_error import StartupError
 
+_LAST_WORDS_SECONDS: Final = 0.5
 _FLUSH_SECONDS: Final = 2.0
 """For the last bytes of streams that end because the replica does."""
 
@@ -35,55 +35,64 @@ class Replica:
         name = replica_name()
         self._http = HttpServer(front, name)
         self._grpc = GrpcServer(front, name)
-        self._ready = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
 
-    def bind(self) -> None:
-        """Takes both ports; raises StartupError."""
+    async def run(self, engine: EngineProcess) -> int:
+        """Serves until a signal or the engine's end; the process' exit code.
+
+        Raises StartupError when it never came to serve.
+        """
+        died = self._start(engine.wait())
+        stopping = self._start(self._stop.wait())
+        try:
+            self._bind()
+            self._catch_signals()
+            parts = await self._start_parts()
+            await _first_of(died, stopping, self._ready, *parts)
+            if died.done():
+                # Its last words may still be on their way.
+                await asyncio.wait((self._ready,), timeout=_LAST_WORDS_SECONDS)
+            if self._ready.done():
+                self._ready.result()
+                log_event("serving", model=self._front.served_name)
+                await _first_of(died, stopping, *parts)
+            elif died.done():
+                raise engine.why_not_started(died.result())
+            for part in parts:
+                if part.done():
+                    part.result()
+            return await self._drain(died) if not died.done() else await self._mourn(died)
+        finally:
+            await self._close(engine)
+
+    def _bind(self) -> None:
         config = self._config
         try:
             http_port = self._http.bind(config.host, config.http_port)
             grpc_port = self._grpc.bind(config.host, config.grpc_port)
         except OSError as error:
             raise StartupError(
-                StartupFailure.CONFIG_INVALID, f"a port is taken: {error}"
+                StartupFailure.CONFIG_INVALID, f"a port cannot be listened on: {error}"
             ) from error
         host = f"[{config.host}]" if ":" in config.host else config.host
         log_event("listening", url=f"http://{host}:{http_port}/v1", grpc=f"{host}:{grpc_port}")
 
-    async def run(self, engine: EngineProcess) -> int:
-        """Serves until a signal or the engine's end; the process' exit code."""
-        self._catch_signals()
-        died = asyncio.create_task(engine.wait())
-        serving = self._start(self._http.serve())
+    async def _start_parts(self) -> list[asyncio.Task[Any]]:
+        """The tasks without which there is no replica: when one ends, all do."""
         await self._grpc.start()
-        background = [self._start(self._listen()), self._start(self._grpc.follow_health())]
+        parts = [self._http.serve(), self._grpc.follow_health(), self._listen()]
         if self._config.slo_file is not None:
-            background.append(self._start(watch_slo(self._config.slo_file, self._front.set_slo)))
-        stopping = self._start(self._stop.wait())
-        try:
-            await asyncio.wait((died, stopping, self._ready), return_when=asyncio.FIRST_COMPLETED)
-            if self._ready.done():
-                self._ready.result()
-                log_event("serving", model=self._front.served_name)
-                await asyncio.wait(
-                    (died, stopping, serving, *background), return_when=asyncio.FIRST_COMPLETED
-                )
-            elif died.done():
-                raise engine.why_not_started(died.result())
-            for task in (serving, *background):
-                if task.done():
-                    task.result()
-            if died.done():
-                log_problem(died.result())
-                self._front.fail(died.result())
-                await self._front.wait_until_idle(_FLUSH_SECONDS)
-                return 1
-            return await self._drain(died)
-        finally:
-            await self._close(engine, serving)
-            died.cancel()
+            parts.append(watch_slo(self._config.slo_file, self._front.set_slo))
+        return [self._start(part) for part in parts]
+
+    async def _mourn(self, died: asyncio.Task[str]) -> int:
+        """The engine is gone: its requests are told, and the pod starts anew."""
+        log_problem(died.result())
+        self._front.fail(died.result())
+        await self._front.wait_until_idle(_FLUSH_SECONDS)
+        return 1
 
     async def _drain(self, died: asyncio.Task[str]) -> int:
         """Refuses new requests, and lets the running ones end for as long as they may."""
@@ -91,24 +100,19 @@ class Replica:
         await self._grpc.tell_health()
         log_event("draining", seconds=self._config.drain_seconds)
         idle = self._start(self._front.wait_until_idle(self._config.drain_seconds))
-        await asyncio.wait((idle, died), return_when=asyncio.FIRST_COMPLETED)
+        await _first_of(idle, died)
         if died.done():
-            log_problem(died.result())
-            self._front.fail(died.result())
-        elif not idle.result():
+            return await self._mourn(died)
+        if not idle.result():
             log_event("drain took too long, streams are cut")
-            self._front.fail("the replica is shutting down")
-        await self._front.wait_until_idle(_FLUSH_SECONDS)
+            self._front.fail("the replica has shut down")
+            await self._front.wait_until_idle(_FLUSH_SECONDS)
         log_event("drained")
-        return 1 if died.done() else 0
+        return 0
 
-    async def _close(self, engine: EngineProcess, serving: asyncio.Task[Any]) -> None:
+    async def _close(self, engine: EngineProcess) -> None:
         self._channel.send(Stop())
-        self._http.stop()
-        await self._grpc.stop(_FLUSH_SECONDS)
-        with suppress(Exception):
-            await serving
-        await engine.stop()
+        await asyncio.gather(self._http.stop(), self._grpc.stop(_FLUSH_SECONDS), engine.stop())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -141,6 +145,10 @@ class Replica:
             asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
+async def _first_of(*tasks: asyncio.Future[Any]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def run_replica(config: Config) -> int:
     """Runs a replica to its end and returns the exit code; raises StartupError."""
     config.check()
@@ -150,6 +158,8 @@ async def run_replica(config: Config) -> int:
     with channel_address() as address:
         channel = FrontEnd(address)
         engine_config = _engine_config(config, checkpoint, address)
+        # The engine loads while the front does, and is started before there are gRPC threads.
+        engine = await EngineProcess.start(engine_config)
         front = Front(
             checkpoint,
             served_name=config.served_name or path.stem,
@@ -160,9 +170,7 @@ async def run_replica(config: Config) -> int:
             slo=slo,
             send=channel.send,
         )
-        replica = Replica(config, front, channel)
-        replica.bind()
-        return await replica.run(await EngineProcess.start(engine_config))
+        return await Replica(config, front, channel).run(engine)
 
 
 def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> EngineConfig:
