@@ -2,13 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from fastgen_cli import chat
 from fastgen_cli.errors import UserError
@@ -35,11 +36,15 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def demo(
     context: typer.Context,
     fast: Annotated[bool, typer.Option(help="End after the first answer: no burst.")] = False,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="More KEY=VALUE for Helm, such as prometheus.url=URL."),
+    ] = None,
 ) -> None:
     """Show FastGen on a Kubernetes of this machine, or on your own with FASTGEN_KUBECONFIG."""
     if context.invoked_subcommand is None:
         narrator = Narrator(Console(), STAGES - 2 if fast else STAGES)
-        sys.exit(run_demo(narrator, fast))
+        sys.exit(run_demo(narrator, fast, values or []))
 
 
 @app.command()
@@ -51,11 +56,11 @@ def down() -> None:
         sys.exit(f"error: {error}")
 
 
-def run_demo(narrator: Narrator, fast: bool) -> int:
+def run_demo(narrator: Narrator, fast: bool, values: Sequence[str]) -> int:
     """All stages; 0 when everything that the demo promises happened."""
     cluster: Cluster | None = None
     try:
-        cluster = _install(narrator)
+        cluster = _install(narrator, values)
         name = installation.example_name()
         reader = Reader.open(cluster.kubeconfig, name, installation.NAMESPACE)
         state = _deploy(narrator, cluster, reader)
@@ -65,21 +70,22 @@ def run_demo(narrator: Narrator, fast: bool) -> int:
                 _burst(narrator, reader, state, url)
             farewell(narrator, cluster, url, name)
     except (DemoError, SetupError, CommandError, UserError) as error:
-        narrator.console.print(f"\nThe demo stopped: {error}", style="red", markup=False)
+        text = Text(f"\nThe demo stopped: {error}", style="red")
+        narrator.console.print(text, highlight=False, soft_wrap=True)
         if cluster is not None and isinstance(error, DemoError):
             _describe(narrator, cluster)
         return 1
     return 0
 
 
-def _install(narrator: Narrator) -> Cluster:
+def _install(narrator: Narrator, values: Sequence[str]) -> Cluster:
     with narrator.stage("Start Kubernetes", "The first time it is compiled: most of 20 minutes."):
         cluster = installation.start_cluster()
     with narrator.stage("Build the images", "From the Dockerfile; only what changed is built."):
         images = installation.make_images()
         narrator.say(f"{images.control}\n     {images.runtime}")
     with narrator.stage("Install FastGen", f"helm upgrade --install fastgen {installation.CHART}"):
-        installation.install_chart(cluster, images)
+        installation.install_chart(cluster, images, values)
     return cluster
 
 

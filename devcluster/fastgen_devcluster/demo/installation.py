@@ -1,6 +1,7 @@
 """Brings FastGen and the example onto the cluster."""
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import yaml
@@ -33,16 +34,20 @@ def make_images() -> Images:
     return build_images()
 
 
-def install_chart(cluster: Cluster, images: Images) -> None:
+def install_chart(cluster: Cluster, images: Images, more_values: Sequence[str]) -> None:
     """Install or upgrade the operator, and wait until it runs."""
     values = [f"images.control={images.control}", f"images.runtime={images.runtime}"]
     prometheus = cluster.prometheus_url if cluster.is_own else PROMETHEUS_IN_CLUSTER
     if prometheus:
         values.append(f"prometheus.url={prometheus}")
+    # On the cluster that is ours alone, a definition that a test left behind is no obstacle.
+    adopt = () if cluster.is_own else ("--take-ownership",)
     clients.helm(
         cluster,
         *("upgrade", "--install", "fastgen", str(CHART), "--namespace", SYSTEM_NAMESPACE),
         *("--create-namespace", "--wait", "--timeout", "3m", "--set", ",".join(values)),
+        *adopt,
+        *(word for value in more_values for word in ("--set", value)),
     )
 
 
