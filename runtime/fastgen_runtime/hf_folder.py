@@ -1,0 +1,105 @@
+"""Reads a Hugging Face folder: its JSON files and its safetensors, sharded or not."""
+
+import json
+import math
+import mmap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from fastgen_runtime.model_config import invalid, unsupported
+
+_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor that is read when asked for: float32 or float16 of `shape`."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], NDArray[Any]]
+
+
+def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """An object from a JSON file; empty when it does not exist and need not."""
+    if not path.exists():
+        if required:
+            raise invalid(f"{path.parent.name} has no {path.name}")
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise invalid(f"{path.name} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise invalid(f"{path.name} holds no JSON object")
+    return value
+
+
+def read_safetensors(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the folder, by the name it is stored under; raises ModelError."""
+    tensors: dict[str, StoredTensor] = {}
+    for path in _files(folder):
+        tensors.update(_tensors(path))
+    return tensors
+
+
+def _files(folder: Path) -> list[Path]:
+    index = read_json(folder / "model.safetensors.index.json")
+    if index:
+        names = sorted(set(map(str, dict(index.get("weight_map") or {}).values())))
+        if any(Path(name).name != name for name in names):
+            raise invalid("model.safetensors.index.json names a file outside its folder")
+        files = [folder / name for name in names]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        if any(folder.glob("*.bin")):
+            raise unsupported(
+                f"{folder.name} holds pickled weights only, which can run code when loaded: "
+                "convert them to safetensors"
+            )
+        raise invalid(f"{folder.name} has no *.safetensors")
+    if missing := [file.name for file in files if not file.exists()]:
+        raise invalid(f"{folder.name} lacks {', '.join(missing)}")
+    return files
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
+    try:
+        # Checks the header against the file's size; it cannot hand out bfloat16 as numpy itself.
+        with safetensors.safe_open(path, framework="numpy"):
+            pass
+    except (safetensors.SafetensorError, OSError) as error:
+        raise invalid(f"{path.name} is no whole safetensors file: {error}") from error
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start = 8 + int.from_bytes(data[:8], "little")
+    header: dict[str, dict[str, Any]] = json.loads(data[8:start])
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in _DTYPES:
+            raise unsupported(
+                f"tensor {name} of {path.name} has the type {entry['dtype']}; "
+                f"supported: {', '.join(_DTYPES)}"
+            )
+        yield name, _stored(data, start + entry["data_offsets"][0], entry)
+
+
+def _stored(data: mmap.mmap, offset: int, entry: dict[str, Any]) -> StoredTensor:
+    dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+
+    def read() -> NDArray[Any]:
+        raw = np.frombuffer(data, _DTYPES[dtype], math.prod(shape), offset)
+        if dtype == "BF16":  # the upper half of a float32
+            raw = (raw.astype(np.uint32) << 16).view(np.float32)
+        elif dtype == "F64":
+            raw = raw.astype(np.float32)
+        return raw.reshape(shape)
+
+    return StoredTensor(shape, read)

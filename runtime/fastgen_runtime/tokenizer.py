@@ -1,0 +1,90 @@
+"""Builds a tokenizer from a GGUF file's vocabulary, or reads a Hugging Face folder's."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from fastgen_runtime.model_config import invalid, unsupported
+
+_CONTROL: Final = 3
+_USER_DEFINED: Final = 4
+"""Token types of the GGUF specification."""
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+    """Byte-level BPE from `tokenizer.ggml.*`; raises ModelError."""
+    kind, split = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+    if kind != "gpt2" or split not in _PRE_TOKENIZERS:
+        raise unsupported(
+            f"the GGUF tokenizer {kind} with pre-tokenizer {split} is not supported; "
+            f"supported: gpt2 with {', '.join(sorted(_PRE_TOKENIZERS))}"
+        )
+    tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
+    if not tokens or merges is None:
+        raise invalid("the GGUF file holds no vocabulary: tokenizer.ggml.tokens or merges missing")
+    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    try:
+        model = BPE({token: number for number, token in enumerate(tokens)}, pairs, fuse_unk=False)
+    except (
+        Exception
+    ) as error:  # the library raises plain Exception for a merge outside the vocabulary
+        raise invalid(f"the GGUF file's merges do not fit its vocabulary: {error}") from error
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[split]
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or ())
+    if metadata.get("tokenizer.ggml.add_bos_token"):
+        _prepend_bos(tokenizer, tokens, metadata.get("tokenizer.ggml.bos_token_id"))
+    return tokenizer
+
+
+def tokenizer_from_folder(folder: Path) -> Tokenizer:
+    """Reads tokenizer.json; raises ModelError."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise unsupported(
+            f"{folder.name} has no tokenizer.json: save the model with its fast tokenizer"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise invalid(f"tokenizer.json cannot be read: {error}") from error
+    # A stored truncation or padding would silently change prompts.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _split_like_smollm() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+
+
+_PRE_TOKENIZERS: Final = {
+    "smollm": _split_like_smollm(),
+    "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+}
+
+
+def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]) -> None:
+    special = [
+        AddedToken(token, special=kind == _CONTROL, normalized=False)
+        for token, kind in zip(tokens, types, strict=False)
+        if kind in (_CONTROL, _USER_DEFINED)
+    ]
+    tokenizer.add_tokens(special)
+
+
+def _prepend_bos(tokenizer: Tokenizer, tokens: list[str], bos: int | None) -> None:
+    if bos is None or not 0 <= bos < len(tokens):
+        raise invalid(f"the GGUF file adds a first token, but its bos_token_id is {bos}")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
+    )

@@ -1,0 +1,89 @@
+"""What transformers makes of SmolLM2: the texts and logits that ours are compared with."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from tokenizers import pre_tokenizers
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+PROMPTS = (
+    "The sun rises in the east because",
+    "Water boils at 100 degrees Celsius because",
+    "def fibonacci(n):\n    ",
+    "Three reasons to learn to cook:\n1.",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
+)
+
+
+@cache
+def reference_model(path: Path) -> LlamaForCausalLM:
+    """transformers' own reading of the GGUF file, float32 on the CPU.
+
+    `from_pretrained` wants accelerate for GGUF files; the functions beneath it do not.
+    """
+    torch.set_num_threads(1)  # two threads that spin are slower when anything else runs
+    config = LlamaConfig(**load_gguf_checkpoint(str(path))["config"])
+    model = LlamaForCausalLM(config)
+    read = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
+    missing, unexpected = model.load_state_dict(read["tensors"], strict=False)
+    assert missing == ["lm_head.weight"]
+    assert not unexpected
+    model.tie_weights()
+    # Else `generate` would stop where a test asks it to go on.
+    model.generation_config.eos_token_id = None
+    return model.float().eval()
+
+
+@cache
+def reference_tokenizer(path: Path) -> PreTrainedTokenizerFast:
+    """transformers' tokenizer from the GGUF file, with the pre-tokenizer that the file names.
+
+    transformers ignores `tokenizer.ggml.pre`, smollm: digits one by one, as in the tokenizer.json
+    that the model was published with.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), backend.pre_tokenizer]
+    )
+    return tokenizer
+
+
+def greedy_ids(
+    model: LlamaForCausalLM, prompt: Sequence[int], num_tokens: int, eos: Sequence[int] = ()
+) -> list[int]:
+    """Up to `num_tokens` greedy tokens; an end token is not among them."""
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=num_tokens,
+        eos_token_id=list(eos) or None,
+        pad_token_id=0,
+    )
+    inputs = torch.tensor([prompt])
+    with torch.inference_mode():
+        output = model.generate(
+            inputs, attention_mask=torch.ones_like(inputs), generation_config=config
+        )
+    ids: list[int] = output[0, len(prompt) :].tolist()
+    return ids[:-1] if ids[-1] in eos else ids
+
+
+def greedy_texts(path: Path, prompts: Sequence[str], num_tokens: int) -> list[str]:
+    """Greedy continuation of each plain prompt, at most `num_tokens` tokens."""
+    model, tokenizer = reference_model(path), reference_tokenizer(path)
+    return [
+        tokenizer.decode(
+            greedy_ids(model, tokenizer(prompt)["input_ids"], num_tokens, [tokenizer.eos_token_id]),
+            skip_special_tokens=True,
+        )
+        for prompt in prompts
+    ]
