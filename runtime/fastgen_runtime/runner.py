@@ -47,6 +47,21 @@ class RunnerConfig:
     num_blocks: int | None = None
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        allowed = {
+            "block_size": range(1, 1025),
+            "max_concurrent_requests": range(1, 1 << 20),
+            "max_step_tokens": range(1, 1 << 20),
+            "memory_percent": range(1, 101),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise StartupError(
+                    StartupFailure.CONFIG_INVALID,
+                    f"{name} is {getattr(self, name)}: "
+                    f"it must be between {values[0]} and {values[-1]}",
+                )
+
 
 class Runner:
     """Not thread-safe: one step at a time."""
