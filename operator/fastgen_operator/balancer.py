@@ -19,7 +19,8 @@ from fastgen_operator.settings import Images
 DIRECTORY: Final = "/run/fastgen"
 """Where the pod's containers leave files for one another."""
 TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-GRACE_MARGIN_SECONDS: Final = 15
+GRACE_MARGIN_SECONDS: Final = 20
+"""Above the drain: the time in which Envoy fails its health first, and the end of the process."""
 PROGRESS_DEADLINE_SECONDS: Final = 600
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"

@@ -25,6 +25,8 @@ from fastgen_operator.status import Notice
 ALL_NAMESPACES: Final = "*"
 REJECTIONS: Final = frozenset({400, 403, 409, 422})
 """Answers that say no to what was sent; all others say that now is a bad time."""
+UNTYPED: Final = "failed to create typed patch object"
+"""How server-side apply refuses unknown fields: with these words, and with 500."""
 
 
 class ClusterError(Exception):
@@ -38,7 +40,7 @@ class ClusterError(Exception):
     @property
     def is_rejection(self) -> bool:
         """Whether the same request will be refused again."""
-        return self.code in REJECTIONS
+        return self.code in REJECTIONS or UNTYPED in str(self)
 
 
 def _resource(group: str, version: str, kind: str, plural: str) -> type[GenericNamespacedResource]:

@@ -113,7 +113,8 @@ def _holds_items(desired: list[Any], observed: Any, field: str) -> bool:
     if not isinstance(observed, list):
         return False
     keys = LIST_KEYS.get(field)
-    if keys and all(isinstance(item, dict) for item in (*desired, *observed)):
+    # A Service's ports are called ports too, but have no such key.
+    if keys and all(isinstance(item, dict) and keys[0] in item for item in (*desired, *observed)):
         seen = {identity(item, keys): item for item in observed}
         return all(_holds(item, seen.get(identity(item, keys)), "") for item in desired)
     return len(desired) == len(observed) and all(

@@ -53,6 +53,23 @@ def test_defaults_and_foreign_fields_are_no_drift() -> None:
     assert is_applied(marked, served(marked))
 
 
+def test_every_child_is_settled_by_itself() -> None:
+    for child in make_children(OWNER, SPEC, OLD):
+        marked = with_applied_annotation(child)
+        assert is_applied(marked, copy.deepcopy(marked)), child["metadata"]["name"]
+
+
+def test_an_edit_of_a_services_port_is_drift() -> None:
+    made = make_children(OWNER, SPEC, OLD)
+    service = next(child for child in made if child["metadata"]["name"] == "chat-replica"
+                   and child["kind"] == "Service")  # fmt: skip
+    marked = with_applied_annotation(service)
+    for position in range(2):
+        seen = copy.deepcopy(marked)
+        seen["spec"]["ports"][position]["targetPort"] = 1234
+        assert not is_applied(marked, seen)
+
+
 def drop_argument(seen: Any) -> None:
     seen["spec"]["template"]["spec"]["containers"][0]["args"].pop()
 
