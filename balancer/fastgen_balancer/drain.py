@@ -45,14 +45,15 @@ class Drain:
             # Until kube-proxy everywhere knows, new connections still come, and are served.
             await asyncio.sleep(self._settle_seconds())
             await self._admin.close_listeners()
-            left = await self._wait_for_streams()
+            left = await self.wait_for_streams()
         except httpx.HTTPError as error:
             log.warning("drain ends: Envoy does not answer", extra={"error": repr(error)})
             return True
         log.info("drain ends", extra={"open_requests": left})
         return left == 0
 
-    async def _wait_for_streams(self) -> int:
+    async def wait_for_streams(self) -> int:
+        """Returns how many requests are still open when they should have ended."""
         left = await self._admin.active_requests()
         try:
             async with asyncio.timeout(self._limit_seconds()):

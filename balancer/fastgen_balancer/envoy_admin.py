@@ -20,12 +20,9 @@ class EnvoyAdmin:
     async def fail_health(self) -> None:
         await self._post("/healthcheck/fail")
 
-    async def restore_health(self) -> None:
-        await self._post("/healthcheck/ok")
-
     async def close_listeners(self) -> None:
         """Asks clients to go elsewhere; the listeners close when the drain time is over."""
-        await self._post("/drain_listeners?graceful&skip_exit")
+        await self._post("/drain_listeners?graceful")
 
     async def quit(self) -> None:
         await self._post("/quitquitquit")
@@ -37,27 +34,31 @@ class EnvoyAdmin:
         _, _, number = response.text.partition(":")
         return int(number) if number.strip() else 0
 
+    async def answers(self) -> bool:
+        """Whether Envoy runs at all."""
+        return await self._state() is not None
+
     async def is_ready(self) -> bool:
-        """Whether Envoy runs and its health was not failed."""
-        try:
-            return (await self._client.get("/ready")).status_code == 200
-        except httpx.HTTPError:
-            return False
+        """Whether Envoy takes requests, and its health was not failed."""
+        return await self._state() == "LIVE"
 
     async def is_draining(self) -> bool:
-        response = await self._client.get("/ready")
-        return "DRAINING" in response.text
+        return await self._state() == "DRAINING"
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    async def _state(self) -> str | None:
+        try:
+            return (await self._client.get("/ready")).text.strip()
+        except httpx.HTTPError:
+            return None
 
     async def _post(self, path: str) -> None:
         (await self._client.post(path)).raise_for_status()
 
 
-def ports_of(directory: Path) -> dict[str, int]:
-    """Ports of `admin` and `listener` in the configuration that bootstrap wrote."""
+def admin_port_of(directory: Path) -> int:
+    """The port in the configuration that bootstrap wrote."""
     config: dict[str, Any] = json.loads((directory / ENVOY_FILE).read_bytes())
-    listener = config["static_resources"]["listeners"][0]
-    addresses = {"admin": config["admin"]["address"], "listener": listener["address"]}
-    return {name: int(a["socket_address"]["port_value"]) for name, a in addresses.items()}
+    return int(config["admin"]["address"]["socket_address"]["port_value"])

@@ -25,7 +25,6 @@ BROKEN: Final = frozenset(
         "upstream_remote_reset",
         "upstream_protocol_error",
         "upstream_connection_failure",
-        "upstream_retry_limit_exceeded",
         "upstream_request_timeout",
         "upstream_overflow",
         "stream_idle_timeout",
@@ -59,12 +58,13 @@ class Entry:
 def outcome_of(entry: Entry) -> Outcome | None:
     """How the balancer counts a request for generation; None when the replica counts it.
 
-    Refusals by the picker were counted when it refused.
+    What the picker refused, and clients that left its queue, were counted when it happened; of a
+    client that left later the replica knows.
     """
     if entry.details == DETAILS:
         return None
     if entry.flags & CLIENT_LEFT:
-        return None if entry.upstream else Outcome.EXCLUDED
+        return None
     if entry.flags & BROKEN:
         return Outcome.ERROR
     if entry.is_grpc and entry.grpc_status is not None:

@@ -14,14 +14,12 @@ import httpx
 import uvicorn
 from envoy.service.accesslog.v3 import als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
-from lightkube import AsyncClient
 
 from fastgen_api.names import BALANCER_MANAGER
 from fastgen_api.spec import Spec
-from fastgen_balancer.cluster import watch_cluster
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint
-from fastgen_balancer.envoy_admin import EnvoyAdmin, ports_of
+from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
 from fastgen_balancer.picker import Identity, Picker
 from fastgen_balancer.settings import Settings, settings_of
 from fastgen_balancer.web import web_app
@@ -52,9 +50,8 @@ async def serve(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    ports = ports_of(options.directory)
     picker = Picker(options.directory, options.identity, options.settings)
-    admin = EnvoyAdmin(f"http://127.0.0.1:{ports['admin']}")
+    admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
     app = web_app(picker.registry, admin, drain, lambda: picker.has_synced)
@@ -72,7 +69,7 @@ async def serve(options: Options) -> None:
     tasks = [
         asyncio.create_task(web.serve(), name="http"),
         asyncio.create_task(_sweep(picker), name="sweep"),
-        asyncio.create_task(_recover_envoy(admin, ports["listener"]), name="recover"),
+        asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
     ]
     if options.static:
         picker.set_endpoints(options.static)
@@ -109,6 +106,11 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
 
 
 async def _follow_cluster(picker: Picker, options: Options) -> None:
+    # Only here: outside Kubernetes its client is not needed.
+    from lightkube import AsyncClient
+
+    from fastgen_balancer.cluster import watch_cluster
+
     identity = options.identity
 
     def set_spec(spec: Spec) -> None:
@@ -140,29 +142,19 @@ async def _sweep(picker: Picker) -> None:
             log.warning("requests lost from the books", extra={"requests": lost})
 
 
-async def _recover_envoy(admin: EnvoyAdmin, listener_port: int) -> None:
-    """Undoes a drain that an earlier picker of this pod began and did not survive.
+async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
+    """Starts Envoy anew that an earlier picker of this pod has drained.
 
-    Closed listeners do not open again: then Envoy has to start anew.
+    Its listeners do not open again, and it tells each client that it has to go elsewhere.
     """
-    while True:
-        try:
-            if not await admin.is_draining():
-                return
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", listener_port)
-                writer.close()
-            except OSError:
-                if await admin.active_requests() == 0:
-                    log.warning("Envoy has closed its listeners: starting it anew")
-                    await admin.quit()
-                    return
-            else:
-                await admin.restore_health()
-                return
-        except httpx.HTTPError:
-            pass  # Not started yet; a fresh Envoy does not drain.
+    while not await admin.answers():  # noqa: ASYNC110 - nothing tells us but asking
         await asyncio.sleep(1.0)
+    if not await admin.is_draining():
+        return
+    log.warning("Envoy has drained and starts anew")
+    with contextlib.suppress(httpx.HTTPError):
+        await drain.wait_for_streams()
+        await admin.quit()
 
 
 class _WebServer(uvicorn.Server):

@@ -61,7 +61,7 @@ class Balancer:
             float(line.rpartition(" ")[2]) for line in lines if all(w in line for w in wanted)
         )
 
-    async def eventually(self, holds: Callable[[], object], seconds: float = 5.0) -> None:
+    async def eventually(self, holds: Callable[[], object], seconds: float = 20.0) -> None:
         """Waits until `holds()`, plain or a coroutine, is true."""
         async with asyncio.timeout(seconds):
             while True:
@@ -109,14 +109,14 @@ async def balancing(
     try:
         await balancer.start_picker()
         await balancer.start_envoy()
-        await balancer.eventually(lambda: _ready(balancer), seconds=20)
+        await balancer.eventually(lambda: ready(balancer), seconds=60)
         yield balancer
     finally:
         await stop(balancer.picker)
         await stop(balancer.envoy)
 
 
-async def _ready(balancer: Balancer) -> bool:
+async def ready(balancer: Balancer) -> bool:
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
             url = f"http://127.0.0.1:{balancer.http_port}/readyz"

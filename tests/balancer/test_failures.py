@@ -20,7 +20,7 @@ from .replica import Replica, serving
 
 @contextlib.asynccontextmanager
 async def replica_process(
-    name: str, crash_on: str = "\0"
+    name: str, crash_on: str = "poison"
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """A replica in a process of its own: its address, and the process."""
     path = str(Path(__file__).with_name("replica.py"))
@@ -43,7 +43,7 @@ async def test_a_crash_before_the_first_token_is_tried_once_elsewhere(
     other = Replica("other")
     other.owed = 1_000_000
     async with (
-        replica_process("one", "poison") as (a, _),
+        replica_process("one") as (a, _),
         serving(other) as b,
         balance(a, b) as balancer,
     ):
@@ -74,9 +74,9 @@ async def test_a_crash_is_repeated_on_one_other_replica_only(
     balance: Balance, http: httpx.AsyncClient
 ) -> None:
     async with (
-        replica_process("one", "poison") as (a, first),
-        replica_process("two", "poison") as (b, second),
-        replica_process("three", "poison") as (c, third),
+        replica_process("one") as (a, first),
+        replica_process("two") as (b, second),
+        replica_process("three") as (c, third),
         balance(a, b, c) as balancer,
     ):
         response = await complete(http, balancer, "poison", 2)
@@ -202,7 +202,7 @@ async def test_patience_in_the_queue_ends(balance: Balance, http: httpx.AsyncCli
         leaver = asyncio.create_task(complete(http, balancer, "", 1))
         await balancer.eventually(lambda: _queued(balancer, 1))
         leaver.cancel()
-        await balancer.eventually(lambda: _queued(balancer, 0), seconds=1)
+        await balancer.eventually(lambda: _queued(balancer, 0))
         assert await balancer.metric(Metric.REQUESTS, outcome="excluded") == 1
         assert not one.seen
 
@@ -234,10 +234,10 @@ async def test_a_silent_replica_is_left_out_until_it_speaks(
     one, two = Replica("one"), Replica("two")
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
         one.silent = True
-        await balancer.eventually(lambda: _endpoints(balancer, 1), seconds=10)
+        await balancer.eventually(lambda: _endpoints(balancer, 1))
         assert (await complete(http, balancer, "", 1)).headers[Header.REPLICA] == "two"
         one.silent = False
-        await balancer.eventually(lambda: _endpoints(balancer, 2), seconds=10)
+        await balancer.eventually(lambda: _endpoints(balancer, 2))
 
 
 async def test_an_endpoint_that_leaves_keeps_its_streams(

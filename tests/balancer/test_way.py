@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header, Metric
 from fastgen_api.v1 import inference_pb2_grpc
 
-from .conftest import Balance, complete, generate, idle, prompt_of
+from .conftest import Balance, complete, generate, idle, prompt_of, ready
 from .replica import Replica, serving
 
 
@@ -129,20 +129,21 @@ async def test_many_streams_at_once(balance: Balance, http: httpx.AsyncClient) -
 async def test_the_picker_may_die_and_come_back(balance: Balance, http: httpx.AsyncClient) -> None:
     one, two = Replica("one"), Replica("two")
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
-        stream = asyncio.create_task(generate(balancer, "gap=0.1", 30))
+        stream = asyncio.create_task(generate(balancer, "gap=0.1", 150))
         await asyncio.sleep(0.5)
         balancer.picker.send_signal(signal.SIGKILL)
         await balancer.picker.wait()
         assert (await complete(http, balancer, "", 3)).text.endswith("data: [DONE]\n\n")
         assert len(await generate(balancer, "", 3)) == 3
         await balancer.start_picker()
+        await balancer.eventually(lambda: ready(balancer), seconds=60)
 
         async def picks() -> bool:
             await complete(http, balancer, "", 1)
             return await balancer.metric(Metric.PICKS, result="picked") > 0
 
-        await balancer.eventually(picks, seconds=20)
-        assert len(await stream) == 30, "its stream was not broken"
+        await balancer.eventually(picks)
+        assert len(await stream) == 150, "its stream was not broken"
 
 
 async def test_a_hung_picker_delays_but_does_not_stop(
