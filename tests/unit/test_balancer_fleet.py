@@ -1,0 +1,316 @@
+"""The books: what each endpoint holds, who may be picked, how the queue moves."""
+
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fastgen_balancer.account import (
+    EXPECTED_OUTPUT_TOKENS,
+    FRESH_SECONDS,
+    LOST_AFTER_SECONDS,
+    MAX_AGE_SECONDS,
+    Account,
+    Report,
+    Sent,
+)
+from fastgen_balancer.dispatch import Dispatcher, Held, Placed
+from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.fleet import UNREACHABLE_AFTER, Fleet
+from fastgen_balancer.health import FAILURES_TO_EJECT, FIRST_EJECTION_SECONDS
+from fastgen_balancer.pick import Refusal, Request
+
+WORK = Request(generates=True, tokens=200)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def endpoint(name: str, terminating: bool = False) -> Endpoint:
+    return Endpoint(name, "10.0.0.1", 8000, 9000, terminating)
+
+
+def report(at: float, running: int = 0, capacity: int = 2, **more: object) -> Report:
+    fields = {"waiting_requests": 0, "owed_tokens": 0, "max_concurrent_requests": capacity}
+    return Report(asked_at=at, running_requests=running, **(fields | more))  # type: ignore[arg-type]
+
+
+def fleet_of(clock: Clock, *names: str) -> Fleet:
+    fleet = Fleet(clock, default_capacity=8)
+    fleet.set_endpoints([endpoint(name) for name in names])
+    return fleet
+
+
+def test_a_report_counts_what_was_sent_before_it_once() -> None:
+    account = Account()
+    account.send(Sent("old", 100, sent_at=10.0))
+    account.hear(report(11.0, running=3, owed_tokens=500))
+    assert account.requests(11.0) == 3
+    account.send(Sent("new", 250, sent_at=11.5))
+    assert account.requests(11.5) == 4
+    assert account.tokens(11.5) == 500 + 3 * EXPECTED_OUTPUT_TOKENS // 2 + 250
+    account.end("old")
+    assert account.requests(11.6) == 3
+    account.end("new")
+    assert account.requests(11.7) == 2
+    account.hear(report(12.0, running=2))
+    assert account.requests(12.0) == 2
+
+
+def test_a_stale_report_gives_way_to_our_own_count() -> None:
+    account = Account()
+    account.hear(report(10.0, running=50, owed_tokens=9999))
+    account.send(Sent("a", 100, sent_at=10.5))
+    late = 10.0 + FRESH_SECONDS + 0.1
+    assert not account.is_fresh(late)
+    assert (account.requests(late), account.tokens(late)) == (1, 100)
+
+
+def test_requests_whose_end_was_never_told_are_forgotten() -> None:
+    account = Account()
+    for i in range(3):
+        account.send(Sent(f"r{i}", 100, sent_at=float(i)))
+    for second in range(8, 13):
+        account.hear(report(float(second), running=1))
+        assert account.forget_lost(float(second)) == ()
+    account.hear(report(14.0, running=1))
+    assert [s.id for s in account.forget_lost(14.0)] == ["r0", "r1"], "the oldest two"
+    assert list(account.open) == ["r2"]
+
+
+def test_a_pause_in_the_excess_begins_anew() -> None:
+    account = Account()
+    account.send(Sent("a", 100, sent_at=0.0))
+    for second, running in ((6.0, 0), (9.0, 1), (10.0, 0), (14.0, 0)):
+        account.hear(report(second, running=running))
+        assert account.forget_lost(second) == ()
+
+
+def test_without_a_report_only_age_forgets() -> None:
+    account = Account()
+    account.send(Sent("a", 100, sent_at=0.0))
+    assert account.forget_lost(MAX_AGE_SECONDS - 1) == ()
+    assert len(account.forget_lost(MAX_AGE_SECONDS + 1)) == 1
+
+
+def test_terminating_and_draining_endpoints_are_not_picked() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b", "c")
+    fleet.set_endpoints([endpoint("a", terminating=True), endpoint("b"), endpoint("c")])
+    fleet.hear("b", report(clock.now, draining=True))
+    assert [c.name for c in fleet.candidates()] == ["c"]
+    fleet.set_endpoints([endpoint("a", terminating=True)])
+    assert fleet.candidates() == []
+
+
+def test_a_silent_endpoint_is_left_out_while_another_speaks() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+    for _ in range(UNREACHABLE_AFTER):
+        fleet.hear_nothing("a")
+    assert [c.name for c in fleet.candidates()] == ["b"]
+    for _ in range(UNREACHABLE_AFTER):
+        fleet.hear_nothing("b")
+    assert [c.name for c in fleet.candidates()] == ["a", "b"], "the fault may be ours"
+    fleet.hear("b", report(clock.now))
+    assert [c.name for c in fleet.candidates()] == ["b"]
+
+
+def test_ejection_ends_with_one_probe() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+
+    def names() -> list[str]:
+        return [c.name for c in fleet.candidates()]
+
+    for _ in range(FAILURES_TO_EJECT):
+        assert names() == ["a", "b"]
+        fleet.answered("a", well=False)
+    assert names() == ["b"]
+    clock.now += FIRST_EJECTION_SECONDS
+    assert names() == ["a", "b"]
+    fleet.send("a", Sent("probe", 1, clock.now))
+    assert names() == ["b"], "one probe at a time"
+    fleet.answered("a", well=False)
+    clock.now += FIRST_EJECTION_SECONDS
+    assert names() == ["b"], "the second ejection lasts longer"
+    clock.now += FIRST_EJECTION_SECONDS
+    fleet.send("a", Sent("probe-2", 1, clock.now))
+    fleet.answered("a", well=True)
+    assert names() == ["a", "b"]
+
+
+def test_a_probe_that_is_never_heard_of_again_fails() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+    for _ in range(FAILURES_TO_EJECT):
+        fleet.answered("a", well=False)
+    clock.now += FIRST_EJECTION_SECONDS
+    fleet.send("a", Sent("probe", 1, clock.now))
+    for _ in range(15):
+        clock.now += 1
+        fleet.hear("a", report(clock.now))
+        fleet.forget_lost()
+    assert fleet.in_flight == 0
+    assert [c.name for c in fleet.candidates()] == ["a", "b"]
+
+
+def test_a_retry_moves_the_request() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+    fleet.send("a", Sent("r", 100, clock.now))
+    fleet.move("r", "b")
+    assert {c.name: c.requests for c in fleet.candidates()} == {"a": 0, "b": 1}
+    fleet.move("r", "unknown")
+    assert fleet.end("r") == "b"
+    assert fleet.end("r") is None
+    assert fleet.in_flight == 0
+
+
+def test_streams_of_an_endpoint_that_left_end_by_log_or_by_time() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+    fleet.send("a", Sent("heard", 1, clock.now))
+    fleet.send("a", Sent("lost", 1, clock.now))
+    fleet.set_endpoints([endpoint("b")])
+    assert fleet.end("heard") == "a"
+    assert fleet.in_flight == 1
+    clock.now += LOST_AFTER_SECONDS + 1
+    assert fleet.forget_lost() == 1
+    assert fleet.in_flight == 0
+
+
+def dispatcher_of(fleet: Fleet, clock: Clock, max_queued: int = 2) -> Dispatcher:
+    return Dispatcher(fleet, Random(0), clock, max_queued)
+
+
+async def test_first_come_first_served_and_no_more_than_the_queue_holds() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a")
+    fleet.hear("a", report(clock.now, capacity=1))
+    dispatcher = dispatcher_of(fleet, clock)
+    assert isinstance(dispatcher.offer("r1", WORK), Placed)
+    second, third = dispatcher.offer("r2", WORK), dispatcher.offer("r3", WORK)
+    assert isinstance(second, Held)
+    assert isinstance(third, Held)
+    assert dispatcher.offer("r4", WORK) is Refusal.FULL
+    assert isinstance(dispatcher.offer("models", Request(generates=False)), Placed)
+
+    fleet.end("r1")
+    assert isinstance(dispatcher.offer("r5", WORK), Held)
+    assert dispatcher.queued == 2
+    assert second.placed.done(), "the one that waits goes before the one that comes"
+    assert not third.placed.done()
+
+
+async def test_a_client_that_leaves_gives_its_place_away() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a")
+    fleet.hear("a", report(clock.now, running=1, capacity=1))
+    dispatcher = dispatcher_of(fleet, clock)
+    first, second = dispatcher.offer("r1", WORK), dispatcher.offer("r2", WORK)
+    assert isinstance(first, Held)
+    assert isinstance(second, Held)
+    assert dispatcher.withdraw(first) is Refusal.FULL
+    clock.now += 1
+    fleet.hear("a", report(clock.now, capacity=1))
+    dispatcher.pump()
+    assert second.placed.done()
+    assert dispatcher.queued == 0
+    assert fleet.in_flight == 1
+
+
+async def test_without_endpoints_requests_are_refused_at_once() -> None:
+    clock = Clock()
+    dispatcher = dispatcher_of(fleet_of(clock), clock)
+    assert dispatcher.offer("r1", WORK) is Refusal.NO_ENDPOINTS
+    assert dispatcher.queued == 0
+
+
+async def test_a_new_endpoint_wakes_the_queue() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a")
+    fleet.hear("a", report(clock.now, running=1, capacity=1))
+    dispatcher = dispatcher_of(fleet, clock)
+    held = dispatcher.offer("r1", WORK)
+    assert isinstance(held, Held)
+    fleet.set_endpoints([endpoint("a"), endpoint("b")])
+    dispatcher.pump()
+    assert [e.name for e in (await asyncio.wait_for(held.placed, 1)).endpoints] == ["b"]
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+
+
+class Books(RuleBasedStateMachine):
+    """Whatever happens in whatever order, the books agree with themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.fleet = fleet_of(self.clock, "a", "b")
+        self.open: list[str] = []
+        self.number = 0
+
+    @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 4.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @precondition(lambda self: self.fleet.candidates())
+    @rule(index=st.integers(0, 2))
+    def send(self, index: int) -> None:
+        candidates = self.fleet.candidates()
+        self.number += 1
+        sent = Sent(f"r{self.number}", 10, self.clock.now)
+        self.fleet.send(candidates[index % len(candidates)].name, sent)
+        self.open.append(sent.id)
+
+    @precondition(lambda self: self.open)
+    @rule(index=st.integers(0, 100))
+    def end(self, index: int) -> None:
+        self.fleet.end(self.open.pop(index % len(self.open)))
+
+    @precondition(lambda self: self.open)
+    @rule(index=st.integers(0, 100), name=NAMES)
+    def retry_elsewhere(self, index: int, name: str) -> None:
+        self.fleet.move(self.open[index % len(self.open)], name)
+
+    @rule(name=NAMES, running=st.integers(0, 5), owed=st.integers(0, 1000))
+    def replica_speaks(self, name: str, running: int, owed: int) -> None:
+        self.fleet.hear(name, report(self.clock.now, running=running, owed_tokens=owed))
+
+    @rule(name=NAMES, well=st.booleans())
+    def replica_answers(self, name: str, well: bool) -> None:
+        self.fleet.answered(name, well=well)
+
+    @rule(names=st.sets(NAMES))
+    def endpoints_change(self, names: set[str]) -> None:
+        self.fleet.set_endpoints([endpoint(name) for name in sorted(names)])
+
+    @rule()
+    def sweep(self) -> None:
+        self.fleet.forget_lost()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert 0 <= self.fleet.in_flight <= len(self.open)
+        for candidate in self.fleet.candidates():
+            assert candidate.requests >= 0
+            assert candidate.outstanding_tokens >= 0
+
+    def teardown(self) -> None:
+        for request_id in self.open:
+            self.fleet.end(request_id)
+        assert self.fleet.in_flight == 0
+
+
+TestBooks = pytest.mark.filterwarnings("ignore::pytest.PytestCollectionWarning")(Books.TestCase)
+TestBooks.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,270 @@
+"""What the balancer reads: Kubernetes objects, arguments, bodies, log entries, its own files."""
+
+import json
+from pathlib import Path
+
+import pytest
+from envoy.data.accesslog.v3 import accesslog_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastgen_api.names import Outcome
+from fastgen_api.spec import parse
+from fastgen_api.v1 import inference_pb2 as pb
+from fastgen_balancer.access_log import entry_of
+from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints, write_file
+from fastgen_balancer.endpoints import (
+    Endpoint,
+    Slice,
+    SliceConditions,
+    SliceEndpoint,
+    SlicePort,
+    SliceTarget,
+    merge,
+    parse_static,
+)
+from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, file_name
+from fastgen_balancer.envoy_config import Addresses, bootstrap
+from fastgen_balancer.estimate import (
+    HIGHEST_TOKENS_PER_BYTE,
+    LOWEST_TOKENS_PER_BYTE,
+    Size,
+    learn,
+    size_of_grpc,
+    size_of_http,
+    tokens_of,
+)
+from fastgen_balancer.ext_proc import is_generation
+from fastgen_balancer.outcome import Entry, is_failure, outcome_of, outcome_of_abandoned
+from fastgen_balancer.refusal import DETAILS, Refusal, immediate_response
+from fastgen_balancer.settings import settings_of
+
+READY = SliceConditions(ready=True, serving=True, terminating=False)
+
+
+def slice_endpoint(
+    name: str, conditions: SliceConditions = READY, address: str = "10.0.0.1"
+) -> SliceEndpoint:
+    return SliceEndpoint((address,), conditions, SliceTarget("Pod", name))
+
+
+def test_endpoints_come_from_slices_and_leave_with_their_pods() -> None:
+    ports = (SlicePort("http", 8100), SlicePort("grpc", 9100))
+    ending = SliceConditions(ready=False, serving=True, terminating=True)
+    slices = [
+        Slice(ports, (slice_endpoint("b"), slice_endpoint("a", address="10.0.0.2"))),
+        Slice(ports, (slice_endpoint("c", ending), slice_endpoint("d", SliceConditions(False)))),
+        Slice((), (slice_endpoint("e"), slice_endpoint("gone"), SliceEndpoint(("10.0.0.9",)))),
+    ]
+    pods = {"a": False, "b": True, "c": True, "d": False, "e": False}
+    assert merge(slices, pods) == (
+        Endpoint("a", "10.0.0.2", 8100, 9100),
+        Endpoint("b", "10.0.0.1", 8100, 9100, terminating=True),
+        Endpoint("c", "10.0.0.1", 8100, 9100, terminating=True),
+        Endpoint("e", "10.0.0.1", 8000, 9000),
+        Endpoint("gone", "10.0.0.1", 8000, 9000, terminating=True),
+    )
+
+
+def test_static_endpoints() -> None:
+    assert parse_static("127.0.0.1:80:90") == Endpoint("127.0.0.1:80", "127.0.0.1", 80, 90)
+    six = parse_static("[::1]:80:90")
+    assert (six.host, six.http_address, six.grpc_address) == ("::1", "[::1]:80", "[::1]:90")
+    for wrong in ("", "host", "host:1", "host:a:1", ":1:2", "host:0:1", "host:1:65536", "[::1:1:2"):
+        with pytest.raises(ValueError, match=r"HOST:HTTP_PORT:GRPC_PORT|between 1 and 65535"):
+            parse_static(wrong)
+
+
+def test_endpoint_files_are_written_when_they_change(tmp_path: Path) -> None:
+    endpoints = (Endpoint("a", "10.0.0.1", 8000, 9000), Endpoint("b", "::1", 8000, 9000, True))
+    assert read_endpoints(tmp_path) == ()
+    assert write_endpoints(tmp_path, endpoints)
+    assert not write_endpoints(tmp_path, endpoints)
+    assert read_endpoints(tmp_path) == endpoints
+    grpc = json.loads((tmp_path / file_name(GRPC_CLUSTER)).read_bytes())
+    (group,) = grpc["resources"][0]["endpoints"]
+    assert [e["health_status"] for e in group["lb_endpoints"]] == ["HEALTHY", "DRAINING"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "endpoints.json",
+        "replicas-grpc.json",
+        "replicas-http.json",
+    ]
+    (tmp_path / "endpoints.json").write_bytes(b"{")
+    assert read_endpoints(tmp_path) == ()
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_file(tmp_path / "x", b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_envoy_listens_on_loopback_but_for_its_listener() -> None:
+    config = bootstrap(Addresses("0.0.0.0", 1, 2, 3), "/run")
+    listener = config["static_resources"]["listeners"][0]
+    assert listener["address"]["socket_address"] == {"address": "0.0.0.0", "port_value": 1}
+    assert config["admin"]["address"]["socket_address"] == {
+        "address": "127.0.0.1",
+        "port_value": 3,
+    }
+    assert json.dumps(config).count('"0.0.0.0"') == 1
+
+
+def test_sizes_of_bodies() -> None:
+    body = b'{"model": "m", "prompt": "hello", "max_tokens": 7}'
+    assert size_of_http(body) == Size(len(body), None, 7)
+    assert size_of_http(b'{"max_tokens": 7, "max_completion_tokens": 9}').max_output_tokens == 9
+    for odd in (b"", b"{", b"[]", b'{"max_tokens": "many"}', b"\xff\xfe"):
+        assert size_of_http(odd) == Size(len(odd))
+    request = pb.GenerateRequest(text="hello", stopping=pb.Stopping(max_tokens=5))
+    framed = b"\0\0\0\0\0" + request.SerializeToString()
+    assert size_of_grpc(framed) == Size(len(framed), None, 5)
+    ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2, 3]))
+    assert size_of_grpc(b"\0\0\0\0\0" + ids.SerializeToString()).prompt_tokens == 3
+    assert size_of_grpc(b"\0\0\0\0\0\xff\xff") == Size(7)
+
+
+@given(
+    st.builds(
+        Size,
+        prompt_bytes=st.integers(0, 10**7),
+        prompt_tokens=st.none() | st.integers(0, 10**6),
+        max_output_tokens=st.none() | st.integers(-(2**31), 2**31),
+    ),
+    st.lists(st.integers(0, 10**7), max_size=30),
+)
+def test_estimates_stay_sane(size: Size, seen: list[int]) -> None:
+    ratio = 0.25
+    for tokens in seen:
+        ratio = learn(ratio, size, tokens)
+    assert LOWEST_TOKENS_PER_BYTE <= ratio <= HIGHEST_TOKENS_PER_BYTE
+    assert tokens_of(size, ratio) >= 1
+
+
+def test_the_ratio_follows_the_model() -> None:
+    ratio = 0.25
+    for _ in range(100):
+        ratio = learn(ratio, Size(4000), 2000)
+    assert ratio == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_grpc", "generates"),
+    [
+        ("POST", "/v1/chat/completions", False, True),
+        ("POST", "/v1/completions?x=1", False, True),
+        ("GET", "/v1/models", False, False),
+        ("POST", "/fastgen.v1.InferenceService/Generate", True, True),
+        ("POST", "/fastgen.v1.InferenceService/GetLoad", True, False),
+        ("POST", "/grpc.health.v1.Health/Check", True, False),
+    ],
+)
+def test_what_occupies_an_engine(method: str, path: str, is_grpc: bool, generates: bool) -> None:
+    assert is_generation(method, path, is_grpc) == generates
+
+
+def entry(**fields: object) -> Entry:
+    base: dict[str, object] = {
+        "pick_id": "p", "method": "POST", "path": "/v1/completions", "is_grpc": False,
+        "status": 200, "grpc_status": None, "flags": frozenset(), "details": "via_upstream",
+        "upstream": "10.0.0.1:8000", "attempts": 1, "request_id": "r", "seconds": 1.0,
+    }  # fmt: skip
+    return Entry(**(base | fields))  # type: ignore[arg-type]
+
+
+def flags(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({}, None),
+        ({"status": 400}, None),
+        ({"status": 413, "upstream": None}, Outcome.EXCLUDED),
+        ({"status": 429}, Outcome.REFUSED),
+        ({"status": 429, "upstream": None, "details": DETAILS}, None),
+        ({"status": 503}, Outcome.REFUSED),
+        ({"status": 429, "flags": flags("upstream_retry_limit_exceeded")}, Outcome.REFUSED),
+        ({"status": 503, "flags": flags("upstream_connection_failure")}, Outcome.ERROR),
+        ({"status": 503, "flags": flags("no_healthy_upstream")}, Outcome.REFUSED),
+        ({"status": 500}, Outcome.ERROR),
+        ({"flags": flags("upstream_connection_termination")}, Outcome.ERROR),
+        ({"status": 0, "flags": flags("downstream_connection_termination")}, None),
+        ({"flags": flags("downstream_remote_reset"), "is_grpc": True}, None),
+        ({"is_grpc": True, "grpc_status": 0}, None),
+        ({"is_grpc": True, "grpc_status": 3}, None),
+        ({"is_grpc": True, "grpc_status": 8}, Outcome.REFUSED),
+        ({"is_grpc": True, "grpc_status": 14}, Outcome.REFUSED),
+        ({"is_grpc": True, "grpc_status": 13}, Outcome.ERROR),
+        ({"is_grpc": True, "flags": flags("upstream_remote_reset")}, Outcome.ERROR),
+        ({"is_grpc": True}, Outcome.ERROR),
+    ],
+)
+def test_who_counts_what(fields: dict[str, object], outcome: Outcome | None) -> None:
+    assert outcome_of(entry(**fields)) is outcome
+    assert is_failure(entry(**fields)) == (outcome is Outcome.ERROR)
+
+
+def test_a_client_that_leaves_the_queue_late_had_waited_too_long() -> None:
+    assert outcome_of_abandoned(0.4, 0.5) is Outcome.EXCLUDED
+    assert outcome_of_abandoned(0.6, 0.5) is Outcome.LATE_FIRST_TOKEN
+    assert outcome_of_abandoned(100, None) is Outcome.EXCLUDED
+
+
+def test_an_entry_of_the_access_log() -> None:
+    message = accesslog_pb2.HTTPAccessLogEntry()
+    common, response = message.common_properties, message.response
+    common.metadata.filter_metadata["fastgen"].update({"pick": "p-1"})
+    common.upstream_remote_address.socket_address.address = "10.0.0.1"
+    common.upstream_remote_address.socket_address.port_value = 9000
+    common.response_flags.upstream_remote_reset = True
+    common.upstream_request_attempt_count = 2
+    common.duration.FromMilliseconds(1500)
+    message.request.path = "/fastgen.v1.InferenceService/Generate"
+    message.request.request_method = 3
+    message.request.request_headers["content-type"] = "application/grpc"
+    response.response_code.value = 200
+    response.response_trailers["grpc-status"] = "13"
+    read = entry_of(message)
+    assert read == entry(
+        pick_id="p-1", path=message.request.path, is_grpc=True, grpc_status=13,
+        flags=flags("upstream_remote_reset"), details="", upstream="10.0.0.1:9000", attempts=2,
+        request_id="", seconds=1.5,
+    )  # fmt: skip
+    empty = entry_of(accesslog_pb2.HTTPAccessLogEntry())
+    assert (empty.pick_id, empty.upstream, empty.attempts) == (None, None, 1)
+
+
+@pytest.mark.parametrize("refusal", list(Refusal))
+def test_refusals_speak_both_languages(refusal: Refusal) -> None:
+    http = immediate_response(refusal, is_grpc=False)
+    error = json.loads(http.body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert not http.HasField("grpc_status")
+    grpc = immediate_response(refusal, is_grpc=True)
+    assert grpc.grpc_status.status in (8, 14)
+    assert grpc.body.decode() == error["message"]
+    for response in (http, grpc):
+        headers = {h.header.key: h.header.raw_value for h in response.headers.set_headers}
+        assert int(headers["retry-after"]) > 0
+
+
+def test_settings_divide_the_queue_among_the_pods() -> None:
+    spec = parse(
+        {
+            "model": {"source": "file:///m"},
+            "balancer": {"replicas": 3, "maxQueuedRequests": 100},
+            "engine": {"maxConcurrentRequests": 16},
+            "slo": {"timeToFirstToken": {"milliseconds": 500}},
+            "rollout": {"drainSeconds": 60},
+        }
+    )
+    settings = settings_of(spec, max_wait_seconds=7)
+    assert settings.max_queued_requests == 34
+    assert settings.max_concurrent_requests == 16
+    assert settings.ttft_seconds == 0.5
+    assert settings.drain_seconds == 60
+    assert settings.max_wait_seconds == 7
+    assert settings_of(parse({"model": {"source": "file:///m"}})).ttft_seconds is None
