@@ -133,6 +133,9 @@ class Autoscaler:
                     await self.tick(time.time())
                 except (*API_ERRORS, UnreadableError) as error:
                     log.warning("a tick failed", extra={"error": _text(error)})
+                except Exception:
+                    # A fault in here must not end the process that carries the requests.
+                    log.exception("a tick failed")
             else:
                 self._state = None
             await asyncio.sleep(tick_seconds)

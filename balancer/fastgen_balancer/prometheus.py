@@ -59,7 +59,7 @@ async def read_metrics(
         response = await http.post(address, data=query, auth=auth, timeout=TIMEOUT_SECONDS)
     except httpx.TimeoutException:
         return Unknown("Timeout", f"Prometheus did not answer within {TIMEOUT_SECONDS:.0f} s")
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         return Unknown("Unreachable", f"Prometheus cannot be reached ({type(error).__name__})")
     return parse(response.status_code, response.content, selector, windows)
 
