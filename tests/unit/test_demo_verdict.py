@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken
 from fastgen_cli.load import NOT_SENT, UNSENT, Sample
+from fastgen_cli.summary import summarize
 from fastgen_devcluster.demo import verdict
 
 GOAL = SLO(
@@ -28,20 +29,27 @@ def test_the_burst_is_more_than_one_replica_carries_and_less_than_two(carried: f
     assert rate < 2 * max(carried, 0.1)
 
 
-@given(st.floats(0.01, 100), st.floats(0, 20), st.booleans())
-def test_the_rate_is_raised_only_while_the_slo_holds(
-    rate: float, per_second: float, missed: bool
+@given(st.floats(0.01, 100), st.integers(0, 40), st.floats(0, 5))
+def test_the_rate_is_raised_only_while_enough_requests_hold_the_slo(
+    rate: float, count: int, ttft: float
 ) -> None:
-    samples = [answered(at / max(per_second, 0.01), 0.5) for at in range(int(15 * per_second))]
-    found = verdict.next_rate(rate, samples, 16.0, missed)
-    assert found > 0
-    assert found > rate if not missed else found <= rate
+    goal = SLO(target_percent="95", time_to_first_token=TimeToFirstToken(milliseconds=1000))
+    window = summarize([answered(0.0, ttft)] * count, 15, goal)
+    raised = verdict.next_rate(rate, window, goal) > rate
+    assert raised == (count >= verdict.MIN_TELLING and ttft <= 1)
 
 
-def test_a_rate_that_two_replicas_cannot_carry_is_lowered() -> None:
-    samples = [answered(at * 0.5, 2.0) for at in range(30)]
-    ended = [one for one in samples if 5 <= one.ended_seconds < 20]
-    assert verdict.next_rate(100.0, samples, 20.0, True) == 1.75 * len(ended) / 15
+@given(st.integers(1, 8), st.integers(1, 50), st.floats(0.1, 10))
+def test_what_a_closed_loop_carries_follows_from_its_latencies(
+    streams: int, rounds: int, latency: float
+) -> None:
+    samples = [
+        Sample(turn * latency, (turn + 1) * latency, 200)
+        for turn in range(rounds)
+        for _ in range(streams)
+    ]
+    assert verdict.carried(samples, streams) == pytest.approx(streams / latency)
+    assert verdict.carried([Sample(0, 1, 503, error="full")], streams) == 0
 
 
 def queue_simulation(rate: float, ready_at: float, end: float) -> list[Sample]:

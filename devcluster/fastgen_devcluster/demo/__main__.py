@@ -24,6 +24,7 @@ from fastgen_devcluster.demo.farewell import farewell
 from fastgen_devcluster.demo.narration import DemoError, Narrator
 from fastgen_devcluster.demo.verdict import Bounds, Comparison
 from fastgen_devcluster.errors import SetupError
+from fastgen_devcluster.images import Images
 
 STAGES: Final = 7
 LINE_SECONDS: Final = 5.0
@@ -60,10 +61,10 @@ def run_demo(narrator: Narrator, fast: bool, values: Sequence[str]) -> int:
     """All stages; 0 when everything that the demo promises happened."""
     cluster: Cluster | None = None
     try:
-        cluster = _install(narrator, values)
+        cluster, images = _install(narrator, values)
         name = installation.example_name()
         reader = Reader.open(cluster.kubeconfig, name, installation.NAMESPACE)
-        state = _deploy(narrator, cluster, reader)
+        state = _deploy(narrator, cluster, images, reader)
         with open_url(cluster, name, installation.NAMESPACE) as url:
             _answer(narrator, url)
             if not fast:
@@ -78,7 +79,7 @@ def run_demo(narrator: Narrator, fast: bool, values: Sequence[str]) -> int:
     return 0
 
 
-def _install(narrator: Narrator, values: Sequence[str]) -> Cluster:
+def _install(narrator: Narrator, values: Sequence[str]) -> tuple[Cluster, Images]:
     with narrator.stage("Start Kubernetes", "The first time it is compiled: most of 20 minutes."):
         cluster = installation.start_cluster()
     with narrator.stage("Build the images", "From the Dockerfile; only what changed is built."):
@@ -86,12 +87,15 @@ def _install(narrator: Narrator, values: Sequence[str]) -> Cluster:
         narrator.say(f"{images.control}\n     {images.runtime}")
     with narrator.stage("Install FastGen", f"helm upgrade --install fastgen {installation.CHART}"):
         installation.install_chart(cluster, images, values)
-    return cluster
+    return cluster, images
 
 
-def _deploy(narrator: Narrator, cluster: Cluster, reader: Reader) -> State:
+def _deploy(narrator: Narrator, cluster: Cluster, images: Images, reader: Reader) -> State:
     path = installation.EXAMPLE
     with narrator.stage("Deploy a model with an SLO", f"kubectl apply -f {path}"):
+        if installation.is_outdated(installation.look(reader), images):
+            narrator.say("[dim]an earlier demo's replicas run an older image: starting anew[/dim]")
+            installation.delete_example(cluster)
         installation.apply_example(cluster)
         return installation.wait_until_ready(reader, narrator, installation.READY_SECONDS)
 
@@ -164,7 +168,8 @@ def _screen(console: Console) -> Iterator[bursts.Show]:
         nonlocal last
         if moment.at_seconds - last >= LINE_SECONDS:
             last = moment.at_seconds
-            console.print(f"     {picture.line(moment)}", highlight=False, markup=False)
+            text = f"     {picture.line(moment)}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     yield show
 
@@ -174,7 +179,7 @@ def _describe(narrator: Narrator, cluster: Cluster) -> None:
         text = installation.describe(cluster, installation.example_name())
     except CommandError as error:
         text = str(error)
-    narrator.console.print(f"\n{text}", markup=False, highlight=False)
+    narrator.console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

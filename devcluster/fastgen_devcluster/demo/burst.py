@@ -16,7 +16,7 @@ from fastgen_devcluster.demo.narration import DemoError
 from fastgen_devcluster.demo.picture import Moment, timeline
 from fastgen_devcluster.demo.verdict import Bounds, Comparison
 
-SHAPE = Plan(requests_per_second=1000, duration_seconds=600, prompt_words=(30, 90), max_tokens=32)
+SHAPE = Plan(requests_per_second=1000, duration_seconds=600, prompt_words=(10, 40), max_tokens=16)
 MAX_CALIBRATION_STREAMS = 8
 LOOK_SECONDS = 1.0
 ADAPT_SECONDS = 15.0
@@ -77,12 +77,11 @@ class Burst:
         )
 
     def adapt(self) -> None:
-        """Keep the load between what one and two replicas carry, while there is one."""
+        """Raise the load when one replica carries it after all."""
         now = self.load.now()
         slo = self.state.spec.slo
         window = summarize(ended_between(self.load.samples, now - 15, now), 15, slo)
-        missed = verdict.is_missed(window, slo)
-        self.rate = verdict.next_rate(self.rate, self.load.samples, now, missed)
+        self.rate = verdict.next_rate(self.rate, window, slo)
 
     def is_over(self) -> bool:
         """Whether the second replica's effect is plain, or a bound is reached."""
@@ -100,11 +99,11 @@ async def calibrate(url: str, model: str, streams: int, seconds: float) -> float
     load = Load(url, model)
     prompts = make_arrivals(replace(SHAPE, seed=1))
     await load.run_closed(prompts, plan, asyncio.Event())
-    whole = [sample for sample in load.samples if not sample.error]
-    if not whole:
+    found = verdict.carried(load.samples, streams)
+    if not found:
         seen = load.samples[-1].error if load.samples else "no answer at all"
         raise DemoError(f"The replica answered no request of the calibration: {seen}")
-    return len(whole) / load.now()
+    return found
 
 
 async def run_burst(burst: Burst, carried_per_second: float) -> Comparison:

@@ -45,6 +45,7 @@ class State:
     ready_replicas: int
     conditions: tuple[Condition, ...] = ()
     decision: Decision | None = None
+    runtime_image: str = ""
 
     @property
     def wanted(self) -> int:
@@ -80,6 +81,7 @@ def read_state(resource: dict[str, Any]) -> State:
             for one in status.get("conditions", [])
         ),
         decision=_decision(decision) if decision else None,
+        runtime_image=status.get("runtimeImage", ""),
     )
 
 

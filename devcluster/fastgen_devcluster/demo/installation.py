@@ -56,6 +56,23 @@ def example_name() -> str:
     return str(yaml.safe_load(EXAMPLE.read_text())["metadata"]["name"])
 
 
+def is_outdated(state: State | None, images: Images) -> bool:
+    """Whether an earlier demo left a deployment that runs other code than this tree's.
+
+    The operator keeps replicas on their image until the spec changes, so that an upgrade of the
+    chart restarts nobody's model.
+    """
+    return state is not None and state.runtime_image not in ("", images.runtime)
+
+
+def delete_example(cluster: Cluster) -> None:
+    """Delete the deployment and wait until its children are gone."""
+    where = ("--namespace", NAMESPACE, "--ignore-not-found")
+    clients.kubectl(
+        cluster, "delete", "fgd", example_name(), *where, "--cascade=foreground", "--timeout=100s"
+    )
+
+
 def apply_example(cluster: Cluster) -> None:
     """kubectl apply, as a user would."""
     clients.kubectl(cluster, "apply", "--namespace", NAMESPACE, "--filename", str(EXAMPLE))
@@ -66,7 +83,7 @@ def wait_until_ready(reader: Reader, narrator: Narrator, bound_seconds: float) -
     deadline = time.monotonic() + bound_seconds
     before: State | None = None
     while True:
-        state = _look(reader)
+        state = look(reader)
         if state is not None:
             for change in condition_changes(before, state):
                 narrator.say(f"[dim]{escape(change)}[/dim]")
@@ -80,7 +97,8 @@ def wait_until_ready(reader: Reader, narrator: Narrator, bound_seconds: float) -
         time.sleep(0.5)
 
 
-def _look(reader: Reader) -> State | None:
+def look(reader: Reader) -> State | None:
+    """The deployment's state, or nothing when there is none."""
     try:
         return reader.read()
     except ApiError as error:

@@ -15,7 +15,10 @@ OVERLOAD: Final = 1.6
 """Requests/s of the burst as a multiple of what one replica was seen to carry."""
 BACKLOG_SECONDS: Final = 10.0
 """The cap on requests in flight holds what one replica works off in so long."""
-MIN_CONCURRENT: Final = 12
+MIN_CONCURRENT: Final = 20
+"""More than two replicas of the example run at once, so that there is a queue to see."""
+MIN_TELLING: Final = 5
+"""Fewer requests than that say nothing about a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +41,24 @@ def max_in_flight(carried_per_second: float) -> int:
     return max(MIN_CONCURRENT, round(BACKLOG_SECONDS * carried_per_second))
 
 
-def next_rate(rate: float, samples: Sequence[Sample], now: float, is_missed: bool) -> float:
-    """The rate after another look at the single replica.
+def carried(samples: Sequence[Sample], streams: int) -> float:
+    """Requests/s that a replica carried with so many streams in a closed loop.
 
-    Continuous batching makes a loaded replica carry more than the calibration saw. A rate that it
-    carries without missing the SLO is raised; one beyond what two replicas carry is lowered.
+    By Little's law, from the latencies: the end of a loop, when streams run out one by one, does
+    not distort it.
     """
-    whole = [one for one in ended_between(samples, now - 15, now) if not one.error]
-    carried = len(whole) / 15
-    if not is_missed:
-        return rate * 1.25
-    return min(rate, 1.75 * carried) if carried > 0 else rate
+    latencies = [one.ended_seconds - one.sent_seconds for one in samples if not one.error]
+    return streams * len(latencies) / sum(latencies) if latencies else 0.0
+
+
+def next_rate(rate: float, window: Summary, slo: SLO) -> float:
+    """The rate after another look at the single replica: raised when it holds the SLO.
+
+    A machine that was busy during the calibration may carry more afterwards. A rate is never
+    lowered: the cap on requests in flight bounds the backlog.
+    """
+    is_telling = window.requests >= MIN_TELLING
+    return rate * 1.25 if is_telling and not is_missed(window, slo) else rate
 
 
 def is_missed(summary: Summary, slo: SLO) -> bool:
