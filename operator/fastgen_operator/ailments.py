@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.observed import Problem, is_ready
+from fastgen_operator.children import TEMPLATE_ANNOTATION
+from fastgen_operator.observed import Observed, Problem, is_ready
 
 UNSCHEDULABLE: Final = "Unschedulable"
 CRASHED: Final = "CrashLoopBackOff"
@@ -28,6 +29,28 @@ def first_ailment(pods: Iterable[KubernetesObject]) -> Problem | None:
             if problem:
                 return Problem(problem.reason, problem.message[:MAX_MESSAGE_LENGTH])
     return None
+
+
+def is_stuck(deployment: KubernetesObject | None, observed: Observed) -> bool:
+    """Whether the pods of a Deployment's latest template fail for a reason of their own.
+
+    Older pods may serve beside them; that no node has room is not the template's fault.
+    """
+    if deployment is None:
+        return False
+    template = (deployment["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
+    latest = [
+        pod
+        for pod in observed.pods
+        if template
+        and (pod["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION) == template
+    ]
+    ailment = first_ailment(latest)
+    return (
+        ailment is not None
+        and ailment.reason != UNSCHEDULABLE
+        and not any(is_ready(pod) for pod in latest)
+    )
 
 
 def startup_failure(pod: KubernetesObject) -> Problem | None:

@@ -23,7 +23,7 @@ CHILD_KINDS: Final = (
 DECLARED_ANNOTATION: Final = f"{names.GROUP}/declared"
 """On a Deployment: fingerprint of what its owner declares about its pods."""
 TEMPLATE_ANNOTATION: Final = f"{names.GROUP}/template"
-"""On a Deployment: fingerprint of the pod template that the operator made of it."""
+"""On a Deployment and its pods: fingerprint of the pod template that the operator made."""
 APPLIED_ANNOTATION: Final = f"{names.GROUP}/applied"
 """On every child: fingerprint of the manifest that was applied."""
 
@@ -49,11 +49,20 @@ def make_children(owner: Owner, spec: Spec, settings: Settings) -> tuple[Kuberne
     }
     for child in children:
         if child["kind"] == "Deployment":
-            child["metadata"]["annotations"] = {
-                DECLARED_ANNOTATION: declared[child["metadata"]["name"]],
-                TEMPLATE_ANNOTATION: fingerprint(child["spec"]["template"]),
-            }
+            _mark(child, declared[child["metadata"]["name"]])
     return tuple(sorted(children, key=lambda child: CHILD_KINDS.index(child["kind"])))
+
+
+def _mark(deployment: KubernetesObject, declared: str) -> None:
+    """Notes on a Deployment, and on its pods, what they were made from."""
+    template = deployment["spec"]["template"]
+    made = fingerprint(template)
+    deployment["metadata"]["annotations"] = {
+        DECLARED_ANNOTATION: declared,
+        TEMPLATE_ANNOTATION: made,
+    }
+    annotations = template["metadata"].get("annotations") or {}
+    template["metadata"]["annotations"] = annotations | {TEMPLATE_ANNOTATION: made}
 
 
 def declared_fingerprint(spec: Spec, *more: str) -> str:

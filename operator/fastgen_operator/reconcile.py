@@ -10,9 +10,8 @@ import msgspec
 
 from fastgen_api import names
 from fastgen_api import spec as api
-from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.ailments import UNSCHEDULABLE, first_ailment
+from fastgen_operator.ailments import is_stuck
 from fastgen_operator.children import Id, id_of, make_children
 from fastgen_operator.cluster import Cluster, ClusterError
 from fastgen_operator.drift import (
@@ -22,7 +21,7 @@ from fastgen_operator.drift import (
     with_applied_annotation,
 )
 from fastgen_operator.merge import TemplateError
-from fastgen_operator.observed import Observed, Problem, is_ready, pods_of
+from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner, owner_of
 from fastgen_operator.ownership import Claim, claim_on, conflict
 from fastgen_operator.queue import Key
@@ -131,7 +130,7 @@ class Reconciler:
         for child in children:
             identity = id_of(child)
             found = current[identity]
-            desired = keep_template(child, found, _is_stuck(owner, identity, observed))
+            desired = keep_template(child, found, is_stuck(found, observed))
             upgrade = upgrade or _upgrade_message(child, desired)
             marked = with_applied_annotation(desired)
             if found and is_applied(marked, found, memory.contents.get(identity)):
@@ -187,19 +186,6 @@ def declared_children(
         return make_children(owner, api.parse(raw), settings)
     except (msgspec.ValidationError, TemplateError) as error:
         return Problem(INVALID_SPEC, str(error).replace("`$.", "`spec.").replace("`$`", "`spec`"))
-
-
-def _is_stuck(owner: Owner, identity: Id, observed: Observed) -> bool:
-    """Whether a Deployment's pods fail for a reason of their own and none of them serves."""
-    balancer = ("Deployment", names.balancer_name(owner.name))
-    component = Component.BALANCER if identity == balancer else Component.REPLICA
-    pods = pods_of(observed, component)
-    ailment = first_ailment(pods)
-    return (
-        ailment is not None
-        and ailment.reason != UNSCHEDULABLE
-        and not any(is_ready(pod) for pod in pods)
-    )
 
 
 def _upgrade_message(made: KubernetesObject, desired: KubernetesObject) -> str:

@@ -72,7 +72,7 @@ class OperatorProcess:
             return False
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        return self.kubernetes.kubectl("-n", self.namespace, *words, stdin=stdin)
+        return str(self.kubernetes.kubectl("-n", self.namespace, *words, stdin=stdin))
 
     def get(self, *words: str) -> Any:
         return json.loads(self.kubectl("get", *words, "-o", "json"))
@@ -113,14 +113,24 @@ class OperatorProcess:
 
     def writes(self, since: float) -> list[str]:
         """What the operator wrote, by the cluster's audit log; `since` is a Unix time."""
+        return [text for user, text in self._audited(since) if user == self.user]
+
+    def writes_of_all(self, since: float) -> list[str]:
+        """What any of our service accounts wrote, Leases apart: operator and balancers."""
+        ours = f"system:serviceaccount:{self.namespace}:"
+        return [
+            f"{user.removeprefix(ours)}: {text}"
+            for user, text in self._audited(since)
+            if user.startswith(ours) and "/leases" not in text
+        ]
+
+    def _audited(self, since: float) -> Iterator[tuple[str, str]]:
         path = self.kubernetes.cluster.audit_log
-        assert path is not None
-        found = []
+        assert path is not None, "only the development cluster shows its audit log"
         for line in path.read_text().splitlines():
             event = json.loads(line)
-            if event["user"]["username"] == self.user and _time(event) >= since:
-                found.append(f"{event['verb']} {event['requestURI']}")
-        return found
+            if _time(event) >= since:
+                yield event["user"]["username"], f"{event['verb']} {event['requestURI']}"
 
 
 def _time(event: dict[str, Any]) -> float:

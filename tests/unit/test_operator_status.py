@@ -7,6 +7,8 @@ import pytest
 
 from fastgen_api import names
 from fastgen_api.names import Component
+from fastgen_operator.ailments import is_stuck
+from fastgen_operator.children import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner, child_labels
 from fastgen_operator.status import Notice, notices_of, same_status, status_of
@@ -287,6 +289,26 @@ def test_events_tell_the_steps_and_no_state_twice() -> None:
     assert notices_of(ready, stalled, created=False) == (
         Notice("Warning", "InvalidSpec", "spec.x"),
     )
+
+
+def test_stuck_are_the_pods_of_the_latest_template_alone() -> None:
+    latest = deployment("chat-replica", 2)
+    latest["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: "new"}
+
+    def made_from(template: str, found: Any) -> Any:
+        found["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: template}
+        return found
+
+    crash = made_from("new", crashed("", 137))
+    old = made_from("old", pod(ready=True))
+    new = made_from("new", pod(ready=True))
+    waiting = made_from("new", pod(conditions=[{"type": "PodScheduled", "status": "False"}]))
+    assert is_stuck(latest, observed(latest, crash, old))
+    assert not is_stuck(latest, observed(latest, crash, new))
+    assert not is_stuck(latest, observed(latest, waiting))
+    assert not is_stuck(latest, observed(latest, made_from("old", crashed("", 137))))
+    assert not is_stuck(latest, observed(latest))
+    assert not is_stuck(None, observed(latest, crash))
 
 
 def test_the_operator_owns_only_its_conditions() -> None:
