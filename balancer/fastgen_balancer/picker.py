@@ -35,11 +35,13 @@ class Picker:
     def __init__(self, directory: Path, identity: Identity, settings: Settings) -> None:
         clock = time.monotonic
         self.settings = settings
-        self.registry = CollectorRegistry()
+        self.scaling_registry: CollectorRegistry | None = None
+        """The autoscaler's, while it runs in this process."""
+        self._registry = CollectorRegistry()
         self.fleet = Fleet(clock, settings.max_concurrent_requests)
         self.dispatcher = Dispatcher(self.fleet, Random(), clock, settings.max_queued_requests)
         self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
-        metrics = Metrics(self.registry, identity.deployment, identity.namespace)
+        metrics = Metrics(self._registry, identity.deployment, identity.namespace)
         metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
         metrics.gauge(
             Metric.IN_FLIGHT_REQUESTS,
@@ -73,6 +75,10 @@ class Picker:
         self.fleet.default_capacity = settings.max_concurrent_requests
         self.dispatcher.max_queued = settings.max_queued_requests
         self.dispatcher.pump()
+
+    def registries(self) -> tuple[CollectorRegistry, ...]:
+        """Whose metrics this process exposes."""
+        return (self._registry, *((self.scaling_registry,) if self.scaling_registry else ()))
 
     def signals(self) -> LocalSignals:
         """What the autoscaler may know of this pod."""

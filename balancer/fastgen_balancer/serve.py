@@ -15,13 +15,11 @@ import uvicorn
 from envoy.service.accesslog.v3 import als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
 
-from fastgen_api.names import BALANCER_MANAGER
-from fastgen_api.spec import Spec
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
 from fastgen_balancer.picker import Identity, Picker
-from fastgen_balancer.settings import Settings, settings_of
+from fastgen_balancer.settings import Settings
 from fastgen_balancer.web import web_app
 
 SWEEP_SECONDS: Final = 1.0
@@ -54,7 +52,7 @@ async def serve(options: Options) -> None:
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
-    app = web_app(picker.registry, admin, drain, lambda: picker.has_synced)
+    app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
     web = _WebServer(
         uvicorn.Config(
             app,
@@ -74,8 +72,15 @@ async def serve(options: Options) -> None:
     if options.static:
         picker.set_endpoints(options.static)
     else:
+        # Only here: outside Kubernetes its client is not needed.
+        from fastgen_balancer.residence import live_in_cluster
+
         picker.begin_with_known()
-        tasks.append(asyncio.create_task(_follow_cluster(picker, options), name="cluster"))
+        tasks.append(
+            asyncio.create_task(
+                live_in_cluster(picker, options.identity, options.prometheus_url), name="cluster"
+            )
+        )
     try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
@@ -103,26 +108,6 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     return server
-
-
-async def _follow_cluster(picker: Picker, options: Options) -> None:
-    # Only here: outside Kubernetes its client is not needed.
-    from lightkube import AsyncClient
-
-    from fastgen_balancer.cluster import watch_cluster
-
-    identity = options.identity
-
-    def set_spec(spec: Spec) -> None:
-        picker.set_settings(settings_of(spec, options.settings.max_wait_seconds))
-
-    client = AsyncClient(namespace=identity.namespace, field_manager=BALANCER_MANAGER)
-    try:
-        await watch_cluster(
-            client, identity.deployment, identity.namespace, picker.set_endpoints, set_spec
-        )
-    finally:
-        await client.close()
 
 
 async def _first(stopping: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:

@@ -1,6 +1,6 @@
 """The picker's own HTTP: metrics, probes and the drain."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
@@ -13,12 +13,16 @@ from fastgen_balancer.envoy_admin import EnvoyAdmin
 
 
 def web_app(
-    registry: CollectorRegistry, admin: EnvoyAdmin, drain: Drain, has_synced: Callable[[], bool]
+    registries: Callable[[], Sequence[CollectorRegistry]],
+    admin: EnvoyAdmin,
+    drain: Drain,
+    has_synced: Callable[[], bool],
 ) -> Starlette:
     """`/metrics`, `/healthz` (the process runs), `/readyz` (it may get traffic) and `/drain`."""
 
     async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        text = b"".join(generate_latest(registry) for registry in registries())
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -9,13 +9,14 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
+from balancer_process import complete, generate, idle
+from small_replica import Replica, serving
 
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header, Metric
 from fastgen_balancer.endpoint_files import write_endpoints
 from fastgen_balancer.endpoints import parse_static
 
-from .conftest import Balance, complete, generate, idle
-from .replica import Replica, serving
+from .conftest import Balance
 
 
 @contextlib.asynccontextmanager
@@ -23,7 +24,7 @@ async def replica_process(
     name: str, crash_on: str = "poison"
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """A replica in a process of its own: its address, and the process."""
-    path = str(Path(__file__).with_name("replica.py"))
+    path = str(Path(__file__).parents[1] / "harness/small_replica.py")
     process = await asyncio.create_subprocess_exec(
         sys.executable, path, name, crash_on, stdout=asyncio.subprocess.PIPE
     )

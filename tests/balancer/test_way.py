@@ -6,15 +6,16 @@ import signal
 
 import grpc
 import httpx
+from balancer_process import complete, generate, idle, prompt_of, ready
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
+from small_replica import Replica, serving
 
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header, Metric
 from fastgen_api.v1 import inference_pb2_grpc
 
-from .conftest import Balance, complete, generate, idle, prompt_of, ready
-from .replica import Replica, serving
+from .conftest import Balance
 
 
 async def test_a_streamed_answer_over_http_and_grpc(

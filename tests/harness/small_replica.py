@@ -114,15 +114,15 @@ def timing(prompt: str) -> tuple[float, float]:
 
 
 @contextlib.asynccontextmanager
-async def serving(replica: Replica, http_port: int = 0, grpc_port: int = 0) -> AsyncIterator[str]:
+async def serving(replica: Replica, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """Serves until the block ends; yields HOST:HTTP_PORT:GRPC_PORT."""
     grpc_server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(replica, grpc_server)
     names = ("fastgen.v1.InferenceService", reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, grpc_server)
-    grpc_port = grpc_server.add_insecure_port(f"127.0.0.1:{grpc_port}")
+    grpc_port = grpc_server.add_insecure_port(f"{host}:0")
     await grpc_server.start()
-    listener = socket.create_server(("127.0.0.1", http_port))
+    listener = socket.create_server((host, 0))
     app = Starlette(
         routes=[
             Route("/v1/completions", replica.complete, methods=["POST"]),
@@ -133,7 +133,7 @@ async def serving(replica: Replica, http_port: int = 0, grpc_port: int = 0) -> A
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield f"127.0.0.1:{listener.getsockname()[1]}:{grpc_port}"
+        yield f"{host}:{listener.getsockname()[1]}:{grpc_port}"
     finally:
         server.should_exit = True
         server.force_exit = True
