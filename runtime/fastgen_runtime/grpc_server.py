@@ -138,7 +138,7 @@ class GrpcServer:
         try:
             return self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}") from error
+            raise OSError(f"{address} cannot be bound") from error
 
     async def start(self) -> None:
         await self.tell_health()

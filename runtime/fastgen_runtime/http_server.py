@@ -38,6 +38,8 @@ from fastgen_runtime.openai_api import (
 )
 
 _KEEP_ALIVE_SECONDS: Final = 75
+_DISCARDED_BYTES: Final = 32 << 20
+"""A body that is too large is read so far, since a client that still sends may miss the answer."""
 
 
 class HttpServer:
@@ -189,19 +191,24 @@ class _Endpoints:
         )
 
     async def _body(self, request: Request) -> bytes:
-        """The request's body, read no further than to its limit."""
+        """The request's body, kept no further than to its limit."""
         limit = self._front.max_body_bytes
         body = bytearray()
         too_large = RequestError(
             ErrorKind.TOO_LARGE, f"the body is larger than the {limit} bytes that are taken"
         )
         declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > limit:
+        if declared.isdecimal() and int(declared) > _DISCARDED_BYTES:
             raise too_large
+        size = 0
         async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
+            size += len(piece)
+            if size <= limit:
+                body += piece
+            elif size > _DISCARDED_BYTES:
                 raise too_large
+        if size > limit:
+            raise too_large
         return bytes(body)
 
     @contextlib.contextmanager

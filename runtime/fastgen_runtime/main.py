@@ -1,6 +1,7 @@
 """`fastgen-runtime`: a replica's command line."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,6 @@ from fastgen_api import names
 from fastgen_api.spec import DType
 from fastgen_runtime.config import Config
 from fastgen_runtime.log import log_problem, start_logging
-from fastgen_runtime.replica import run_replica
 from fastgen_runtime.startup_error import StartupError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -63,6 +63,10 @@ def serve(
         namespace=namespace,
     )
     start_logging("front")
+    # gRPC's own lines are no JSON, and tell nothing that ours do not; it reads this when imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from fastgen_runtime.replica import run_replica
+
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(run_replica(config)))

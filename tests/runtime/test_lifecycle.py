@@ -1,0 +1,305 @@
+"""How a replica starts, drains and dies."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import httpx
+import openai
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from replica_process import MODEL, running_replica
+
+from fastgen_api.names import TERMINATION_MESSAGE_PATH
+from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
+from fastgen_runtime.main import tell_kubelet
+
+SMALL = ("--max-model-length=512", "--kv-block-size=16", "--max-concurrent-requests=8")
+
+
+async def read_all(stream: openai.AsyncStream[openai.types.Completion]) -> int:
+    """Chunks of a completion's stream, read to its end."""
+    return len([chunk async for chunk in stream])
+
+
+async def start_stream(
+    client: openai.AsyncOpenAI, max_tokens: int
+) -> openai.AsyncStream[openai.types.Completion]:
+    """A stream whose first token has come."""
+    return await client.completions.create(
+        model=MODEL,
+        prompt="Once upon a time",
+        max_tokens=max_tokens,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+
+
+async def wait_until(what: str, holds: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def test_a_drain_lets_streams_end_and_takes_no_new_ones(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    with running_replica(smollm2_path, tmp_path, *SMALL) as replica:
+        engine = replica.engine_pid()
+        async with replica.openai() as client, replica.channel() as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            request = inference_pb2.GenerateRequest(text="Once")
+            request.stopping.max_tokens = 60
+            request.stopping.ignore_eos = True
+            call = stub.Generate(request)
+            await call.initial_metadata()
+            streams = [await start_stream(client, 60) for _ in range(3)]
+            replica.process.send_signal(signal.SIGTERM)
+            await wait_until("draining", lambda: replica.load().draining)
+            health = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service="")
+            )
+            assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            told = await asyncio.to_thread(httpx.get, f"{replica.url}/health")
+            assert (told.status_code, told.json()["reason"]) == (503, "the replica is draining")
+            with pytest.raises(openai.InternalServerError) as refused:
+                await start_stream(client, 1)
+            assert refused.value.status_code == 503
+            assert refused.value.response.headers["retry-after"] == "1"
+            with pytest.raises(grpc.aio.AioRpcError) as unavailable:
+                await stub.Generate(request).read()
+            assert unavailable.value.code() is grpc.StatusCode.UNAVAILABLE
+            chunks = await asyncio.gather(*map(read_all, streams))
+            responses = [response async for response in call]
+        assert all(count > 30 for count in chunks)
+        assert responses[-1].usage.output_tokens == 60
+        assert replica.process.wait(timeout=20) == 0
+        assert is_gone(engine)
+        assert [event["event"] for event in replica.events()][-2:] == ["draining", "drained"]
+
+
+async def test_a_drain_is_bounded_and_cut_streams_are_seen_to_be_cut(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    with running_replica(smollm2_path, tmp_path, *SMALL, "--drain-seconds=0.5") as replica:
+        async with replica.openai() as client, replica.channel() as channel:
+            request = inference_pb2.GenerateRequest(text="Once")
+            request.stopping.ignore_eos = True
+            call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)
+            await call.initial_metadata()
+            stream = await start_stream(client, 500)
+            replica.process.send_signal(signal.SIGTERM)
+            with pytest.raises(openai.APIError, match="shut down"):
+                await read_all(stream)
+            with pytest.raises(grpc.aio.AioRpcError) as cut:
+                _ = [response async for response in call]
+        assert cut.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert replica.process.wait(timeout=20) == 0
+
+
+async def test_a_dead_engine_ends_the_replica_and_its_requests_at_once(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    with running_replica(smollm2_path, tmp_path, *SMALL) as replica:
+        body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+        http = httpx.AsyncClient(base_url=replica.url, timeout=30)
+        async with replica.openai() as client, replica.channel() as channel, http:
+            streams = [await start_stream(client, 400) for _ in range(7)]
+            async with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as raw:
+                queued = inference_pb2_grpc.InferenceServiceStub(channel).Generate(
+                    inference_pb2.GenerateRequest(text="Once")
+                )
+                waiting = asyncio.create_task(http.post("/v1/completions", json=body))
+                await wait_until("a queue", lambda: replica.load().waiting_requests == 2)
+                begun = time.monotonic()
+                os.kill(replica.engine_pid(), signal.SIGKILL)
+                text = await read_cut_body(raw)
+            for stream in streams:
+                with pytest.raises(openai.APIError, match="SIGKILL"):
+                    await read_all(stream)
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await queued.read()
+            refused = await waiting
+            assert time.monotonic() - begun < 5
+        assert b"[DONE]" not in text
+        assert b"SIGKILL" in text
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "SIGKILL" in (failed.value.details() or "")
+        assert refused.status_code == 503
+        assert replica.process.wait(timeout=20) == 1
+
+
+async def read_cut_body(response: httpx.Response) -> bytes:
+    """What came of a body before it was cut; fails when it ended as a whole one does.
+
+    A proxy that knows nothing of events must see that the answer is not whole.
+    """
+    text = b""
+    try:
+        async for piece in response.aiter_raw():
+            text += piece
+    except httpx.RemoteProtocolError:
+        return text
+    pytest.fail("the body had an end")
+
+
+async def test_a_killed_front_takes_its_engine_along(smollm2_path: Path, tmp_path: Path) -> None:
+    with running_replica(smollm2_path, tmp_path, *SMALL) as replica:
+        engine = replica.engine_pid()
+        replica.process.send_signal(signal.SIGKILL)
+        await wait_until("the engine's end", lambda: is_gone(engine), seconds=5)
+
+
+async def test_a_second_signal_ends_at_once(smollm2_path: Path, tmp_path: Path) -> None:
+    """Also: no folder can be written, and the engine is still loading when the first one comes."""
+    os.environ["TMPDIR"] = "/proc"
+    try:
+        with running_replica(smollm2_path, tmp_path, *SMALL) as replica:
+            del os.environ["TMPDIR"]
+            engine = replica.engine_pid()
+            async with replica.openai() as client:
+                stream = await start_stream(client, 500)
+                replica.process.send_signal(signal.SIGTERM)
+                await wait_until("draining", lambda: replica.load().draining)
+                replica.process.send_signal(signal.SIGTERM)
+                assert replica.process.wait(timeout=5) == 128 + signal.SIGTERM
+                with pytest.raises((openai.APIError, httpx.HTTPError)):
+                    await read_all(stream)
+            await wait_until("the engine's end", lambda: is_gone(engine), seconds=5)
+    finally:
+        os.environ.pop("TMPDIR", None)
+
+
+def test_a_replica_that_is_loading_says_so_and_can_be_stopped(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    with running_replica(smollm2_path, tmp_path, *SMALL, wait=False) as replica:
+        told = httpx.get(f"{replica.url}/health", timeout=30)
+        assert (told.status_code, told.json()["reason"]) == (503, "the model is loading")
+        refused = httpx.post(f"{replica.url}/v1/completions", json={"prompt": "x"}, timeout=30)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["message"] == "the model is loading"
+        replica.process.send_signal(signal.SIGTERM)
+        assert replica.process.wait(timeout=20) == 0
+
+
+async def test_a_new_slo_takes_effect_and_a_broken_one_does_not(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    slo = tmp_path / "slo.json"
+    slo.write_text('{"timeToFirstToken": {"milliseconds": 60000}}')
+    with running_replica(smollm2_path, tmp_path, *SMALL, f"--slo-file={slo}") as replica:
+        async with replica.openai() as client:
+            await read_all(await start_stream(client, 2))
+            assert replica.metric("fastgen_requests_total", outcome="good") == 1
+            slo.write_text('{"timeToFirstToken": {"milliseconds": "soon"}}')
+            await wait_until("a complaint", lambda: "cannot be read" in replica.log.read_text())
+            await read_all(await start_stream(client, 2))
+            assert replica.metric("fastgen_requests_total", outcome="good") == 2
+            slo.write_text('{"timeToFirstToken": {"milliseconds": 1}}')
+            await wait_until("the new SLO", lambda: "the SLO changed" in replica.log.read_text())
+            await read_all(await start_stream(client, 2))
+        assert replica.metric("fastgen_requests_total", outcome="late_first_token") == 1
+        assert replica.metric("fastgen_slo_target_misses_total", target="ttft") == 1
+        assert replica.metric("fastgen_time_to_first_token_seconds_bucket", le="0.001") == 0
+
+
+def start_and_fail(*flags: str) -> dict[str, str]:
+    """The log event of a replica that cannot start."""
+    program = str(Path(sys.executable).parent / "fastgen-runtime")
+    done = subprocess.run(
+        [program, "--host=127.0.0.1", "--http-port=0", "--grpc-port=0", *flags],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    (failure,) = [event for event in events if event["event"] == "cannot start"]
+    return {"reason": failure["reason"], "sentence": failure["sentence"]}
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason", "words"),
+    [
+        (("--model=file:///nowhere",), "ModelNotFound", "/nowhere"),
+        (("--model=ftp://host/model",), "ModelUnsupported", "ftp"),
+        (("--model=MODEL", "--kv-block-size=48"), "ConfigInvalid", "--kv-block-size is 48"),
+        (("--model=MODEL", "--token-budget=0"), "ConfigInvalid", "--token-budget is 0"),
+        (("--model=MODEL", "--memory-percent=101"), "ConfigInvalid", "--memory-percent is 101"),
+        (("--model=MODEL", "--drain-seconds=nan"), "ConfigInvalid", "--drain-seconds is nan"),
+        (("--model=MODEL", "--slo-file=/nowhere"), "ConfigInvalid", "--slo-file /nowhere"),
+        (("--model=MODEL", "--max-model-length=999999"), "ConfigInvalid", "999999"),
+    ],
+)
+def test_what_stops_a_start_is_said_in_a_sentence(
+    smollm2_path: Path, flags: tuple[str, ...], reason: str, words: str
+) -> None:
+    failure = start_and_fail(*(flag.replace("MODEL", str(smollm2_path)) for flag in flags))
+    assert failure["reason"] == reason
+    assert words in failure["sentence"]
+
+
+@pytest.mark.parametrize("flag", ["--http-port", "--grpc-port"])
+def test_a_port_that_is_taken_stops_the_start(smollm2_path: Path, flag: str) -> None:
+    # A listener that would share its port with any other that says the same.
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        port = taken.getsockname()[1]
+        failure = start_and_fail(f"--model={smollm2_path}", f"{flag}={port}")
+    assert failure["reason"] == "ConfigInvalid"
+    assert "a port cannot be listened on" in failure["sentence"]
+
+
+def test_the_reason_is_left_for_the_kubelet(tmp_path: Path) -> None:
+    path = tmp_path / Path(TERMINATION_MESSAGE_PATH).name
+    tell_kubelet("ModelNotFound: no model", path)
+    assert not path.exists(), "outside Kubernetes nothing is written"
+    path.touch()
+    tell_kubelet("ModelNotFound: no model", path)
+    assert path.read_text() == "ModelNotFound: no model"
+
+
+def test_the_front_never_imports_torch(smollm2_path: Path) -> None:
+    """Everything that the front does until the engine's first step, in a fresh interpreter."""
+    program = """
+import asyncio, sys
+import fastgen_runtime.main
+from pathlib import Path
+from fastgen_api.spec import SLO
+from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.front import Front
+from fastgen_runtime.generation import ChatMessage, ChatPrompt
+from fastgen_runtime.metrics import Metrics
+
+async def main():
+    checkpoint = open_checkpoint(Path(sys.argv[1]))
+    front = Front(checkpoint, "m", 100, 1, 1, Metrics("", "", SLO()), SLO(), print)
+    await front._encoder.encode(ChatPrompt([ChatMessage("user", "Hi")]))
+    front.close()
+
+asyncio.run(main())
+print(sorted({"torch", "triton", "transformers"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(smollm2_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
