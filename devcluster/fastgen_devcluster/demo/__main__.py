@@ -125,7 +125,7 @@ def _burst(narrator: Narrator, reader: Reader, state: State, url: str) -> None:
     bounds = Bounds()
     with narrator.stage("A burst of load", why):
         narrator.say(f"[dim]measuring what one replica carries ({bounds.calibrate:.0f} s)[/dim]")
-        streams = min(bursts.MAX_CALIBRATION_STREAMS, state.spec.engine.max_concurrent_requests)
+        streams = min(bursts.CALIBRATION_STREAMS, state.spec.engine.max_concurrent_requests)
         carried = asyncio.run(bursts.calibrate(f"{url}/v1", model, streams, bounds.calibrate))
         narrator.say(f"one replica carries about {carried:.1f} such requests/s")
         with _screen(narrator.console) as show:

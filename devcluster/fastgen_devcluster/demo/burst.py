@@ -17,9 +17,9 @@ from fastgen_devcluster.demo.picture import Moment, timeline
 from fastgen_devcluster.demo.verdict import Bounds, Comparison
 
 SHAPE = Plan(requests_per_second=1000, duration_seconds=600, prompt_words=(10, 40), max_tokens=16)
-MAX_CALIBRATION_STREAMS = 8
+CALIBRATION_STREAMS = 3
 LOOK_SECONDS = 1.0
-ADAPT_SECONDS = 15.0
+ADAPT_SECONDS = 10.0
 
 Show = Callable[[Moment], None]
 
@@ -80,7 +80,9 @@ class Burst:
         """Raise the load when one replica carries it after all."""
         now = self.load.now()
         slo = self.state.spec.slo
-        window = summarize(ended_between(self.load.samples, now - 15, now), 15, slo)
+        window = summarize(
+            ended_between(self.load.samples, now - ADAPT_SECONDS, now), ADAPT_SECONDS, slo
+        )
         self.rate = verdict.next_rate(self.rate, window, slo)
 
     def is_over(self) -> bool:
