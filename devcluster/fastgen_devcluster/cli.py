@@ -14,8 +14,7 @@ from fastgen_devcluster import images, lifecycle
 from fastgen_devcluster.cluster import Cluster
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.errors import SetupError
-from fastgen_devcluster.packages import ensure_packages, require_root
-from fastgen_devcluster.programs import ensure_programs
+from fastgen_devcluster.packages import require_root
 from fastgen_devcluster.progress import console, format_seconds, step
 from fastgen_devcluster.settings import Settings
 from fastgen_devcluster.teardown import leftovers, take_down
@@ -57,10 +56,9 @@ def up() -> None:
         if lifecycle.status(settings).is_up:
             console.print("The cluster is up.")
             return
-        ensure_packages()
-        lifecycle.start(settings, ensure_programs(settings.cache))
+        lifecycle.bring_up(settings)
     seconds = format_seconds(time.monotonic() - started)
-    console.print(f"The cluster is up ({seconds}). kubeconfig: {settings.kubeconfig}")
+    console.print(f"The cluster is up ({seconds}): {settings.kubeconfig}", soft_wrap=True)
 
 
 @app.command()

@@ -1,10 +1,14 @@
 """Gives the node a cgroup of its own in every hierarchy, and finds what runs in it."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+# All pods together weigh as much as so many busy processes of the host per core: with the one that
+# is the default, a test suite beside the cluster would starve it.
+WEIGHT_PER_CORE = 2
 
 
 def hierarchies(root: Path = ROOT) -> list[Path]:
@@ -28,6 +32,10 @@ def create(name: str) -> None:
             parent = hierarchy / setting
             if hierarchy != ROOT and parent.exists():
                 (group / setting).write_text(parent.read_text())
+        weight = WEIGHT_PER_CORE * (os.cpu_count() or 1)
+        for setting, default in (("cpu.shares", 1024), ("cpu.weight", 100)):
+            if (group / setting).exists():
+                (group / setting).write_text(str(default * weight))
 
 
 def _try_write(path: Path, text: str) -> None:

@@ -5,18 +5,24 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.markup import escape
 
 from fastgen_devcluster import components, configuration, control_groups, network, registry
 from fastgen_devcluster import contents as cluster_contents
 from fastgen_devcluster.certificates import ensure_certificates
 from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.contents import Contents
 from fastgen_devcluster.errors import SetupError
+from fastgen_devcluster.images import build_images
+from fastgen_devcluster.packages import ensure_packages
 from fastgen_devcluster.process import Ledger
-from fastgen_devcluster.programs import Programs
-from fastgen_devcluster.progress import step
+from fastgen_devcluster.programs import Programs, ensure_programs, missing_modules
+from fastgen_devcluster.progress import console, step
 from fastgen_devcluster.runtime_store import containers, remove_containers
 from fastgen_devcluster.settings import API_PORT, Node, Settings
 from fastgen_devcluster.teardown import leftovers, take_down
@@ -64,17 +70,17 @@ def status(settings: Settings) -> Status:
     return Status(running, missing, "kube-apiserver" in running and _api_is_ready(settings))
 
 
-def start(settings: Settings, programs: Programs) -> None:
+def bring_up(settings: Settings) -> None:
     """Start what does not run yet and wait until pods find one another by name."""
+    ensure_packages()
     node = settings.node()
-    if not status(settings).running and leftovers(settings, node):
+    # Pods live in containerd's mounts and objects in etcd: nothing goes on without these two.
+    if {"containerd", "etcd"} & set(status(settings).missing) and leftovers(settings, node):
         with step("clean up after a cluster that ended halfway"):
             take_down(settings, node)
-    ensure_certificates(settings, [node])
     contents = cluster_contents.references(settings)
-    configuration.write(settings, node, contents.pause)
-    network.create(settings, node)
-    control_groups.create(node.name)
+    _prepare(settings, node, contents)
+    programs = _compile(settings)
     with step("start the control plane"):
         _start_control_plane(settings, node, programs)
         cluster_contents.ensure_images(contents, programs)
@@ -87,31 +93,60 @@ def start(settings: Settings, programs: Programs) -> None:
         _wait_for_deployment(settings, programs, "monitoring", "prometheus")
 
 
+def _prepare(settings: Settings, node: Node, contents: Contents) -> None:
+    """Everything that does not wait for the compiler: then images can be pushed and pulled."""
+    ledger, logs = Ledger(settings.records), settings.logs
+    ensure_certificates(settings, [node])
+    configuration.write(settings, node, contents.pause)
+    network.create(settings, node)
+    control_groups.create(node.name)
+    ledger.start("registry", components.registry(settings, node), logs / "registry.log")
+    _wait("the registry", 20, lambda: registry.is_serving(settings.registry), settings)
+    fresh = not ledger.find("containerd")
+    _start_containerd(settings, node)
+    if fresh and containers(settings):
+        # Left on record by a crash: containerd must not remember them as having run.
+        remove_containers(settings)
+        ledger.stop(["containerd"], grace_seconds=5)
+        _start_containerd(settings, node)
+
+
+def _start_containerd(settings: Settings, node: Node) -> None:
+    log = settings.logs / "containerd.log"
+    Ledger(settings.records).start("containerd", components.containerd(settings, node), log)
+    _wait("containerd", 20, lambda: _containerd_answers(settings), settings)
+
+
+def _compile(settings: Settings) -> Programs:
+    """Compile the programs the first time, and build the images beside it: both take minutes."""
+    if not missing_modules(settings.cache):
+        return Programs(settings.cache)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        images = beside.submit(build_images)
+        programs = ensure_programs(settings.cache)
+    try:
+        images.result()
+    except (CommandError, SetupError) as failure:
+        # A cluster can do without them; `build-images` says the same when somebody needs them.
+        console.print(f"  [yellow]no images yet[/yellow]  {escape(str(failure))}", soft_wrap=True)
+    return programs
+
+
 def _start_control_plane(settings: Settings, node: Node, programs: Programs) -> None:
     ledger, logs = Ledger(settings.records), settings.logs
     if not ledger.find("kube-apiserver"):
         settings.audit_log.unlink(missing_ok=True)
-    ledger.start("registry", components.registry(settings, node), logs / "registry.log")
     ledger.start("etcd", components.etcd(settings, node, programs), logs / "etcd.log")
-    ledger.start("containerd", components.containerd(settings, node), logs / "containerd.log")
     for name, argv in (
         ("kube-apiserver", components.apiserver(settings, node, programs)),
         ("kube-controller-manager", components.controller_manager(settings, node, programs)),
         ("kube-scheduler", components.scheduler(settings, node, programs)),
     ):
         ledger.start(name, argv, logs / f"{name}.log")
-    _wait("the registry", 20, lambda: registry.is_serving(settings.registry), settings)
 
 
 def _start_node(settings: Settings, node: Node, programs: Programs) -> None:
     ledger, logs = Ledger(settings.records), settings.logs
-    _wait("containerd", 20, lambda: _containerd_answers(settings), settings)
-    if not ledger.find("kubelet") and containers(settings):
-        # Only a crash leaves containers on record; containerd must not remember them as running.
-        remove_containers(settings)
-        ledger.stop(["containerd"], grace_seconds=5)
-        ledger.start("containerd", components.containerd(settings, node), logs / "containerd.log")
-        _wait("containerd", 20, lambda: _containerd_answers(settings), settings)
     runtime = ledger.find("containerd")
     if runtime is None:
         raise SetupError(f"containerd ended at once; see {logs}/containerd.log.")

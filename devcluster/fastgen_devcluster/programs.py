@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -116,15 +117,29 @@ class Programs:
         return PROMETHEUS.home(self.cache) / "prometheus"
 
 
+def missing_modules(cache: Path, modules: Iterable[Module] = MODULES) -> list[Module]:
+    """The modules whose programs are not in the cache."""
+    return [module for module in modules if not module.home(cache).exists()]
+
+
 def ensure_programs(cache: Path, modules: Iterable[Module] = MODULES) -> Programs:
     """Compile what is not in the cache, one module after the other."""
-    missing = [module for module in modules if not module.home(cache).exists()]
+    missing = missing_modules(cache, modules)
     if missing:
         go = ensure_go(cache)
         for module in missing:
             with step(f"compile {module.name} (once; kept in {module.home(cache).parent})"):
                 _compile(go, cache, module)
+    if missing and not missing_modules(cache):
+        _drop_scraps(cache)
     return Programs(cache)
+
+
+def _drop_scraps(cache: Path) -> None:
+    # Ten times the size of the programs, and of use again only when a version changes.
+    with step("remove what the compiler left over"):
+        for name in ("build", "mod"):
+            shutil.rmtree(cache / "go" / name, ignore_errors=True)
 
 
 def _compile(go: Path, cache: Path, module: Module) -> None:

@@ -7,14 +7,13 @@ import (
 
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
-	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/template"
 )
 
 func init() {
-	dnsserver.Directives = []string{"errors", "health", "ready", "cache", "kubernetes", "template"}
+	dnsserver.Directives = []string{"errors", "ready", "cache", "kubernetes", "template"}
 }
 
 func main() { coremain.Run() }
