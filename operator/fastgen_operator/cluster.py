@@ -27,6 +27,7 @@ REJECTIONS: Final = frozenset({400, 403, 409, 422})
 """Answers that say no to what was sent; all others say that now is a bad time."""
 UNTYPED: Final = "failed to create typed patch object"
 """How server-side apply refuses unknown fields: with these words, and with 500."""
+TERMINATING: Final = "because it is being terminated"
 
 
 class ClusterError(Exception):
@@ -41,6 +42,11 @@ class ClusterError(Exception):
     def is_rejection(self) -> bool:
         """Whether the same request will be refused again."""
         return self.code in REJECTIONS or UNTYPED in str(self)
+
+    @property
+    def is_farewell(self) -> bool:
+        """Whether the namespace is being deleted, and our resource with it."""
+        return self.code == 403 and TERMINATING in str(self)
 
 
 def _resource(group: str, version: str, kind: str, plural: str) -> type[GenericNamespacedResource]:

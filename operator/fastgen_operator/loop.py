@@ -91,7 +91,11 @@ class Loop:
             outcome = "ok"
             self._queue.done(key)
         except (ClusterError, UnsettledError, TimeoutError) as error:
-            self._retry(key, str(error) or type(error).__name__, None)
+            if isinstance(error, ClusterError) and error.is_farewell:
+                outcome = "ok"
+                self._queue.done(key)
+            else:
+                self._retry(key, str(error) or type(error).__name__, None)
         except Exception as error:  # A resource that trips us must not stop the others.
             self._retry(key, str(error), error)
         finally:

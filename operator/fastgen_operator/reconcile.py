@@ -138,7 +138,7 @@ class Reconciler:
             try:
                 after[identity] = await self._cluster.apply(marked)
             except ClusterError as error:
-                if not error.is_rejection:
+                if error.is_farewell or not error.is_rejection:
                     raise
                 problem = Problem(APPLY_REJECTED, f"{' '.join(identity)}: {error}")
                 return _Result(Observed(after, observed.pods), problem, upgrade, created)

@@ -183,6 +183,23 @@ async def test_a_failing_key_is_retried_and_stops_no_other() -> None:
     assert sample("fastgen_operator_reconciles_total", {"outcome": "ok"}) == 2
 
 
+async def test_a_namespace_on_its_way_out_is_no_failure() -> None:
+    attempts = 0
+
+    async def reconcile(_: Key) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise ClusterError(403, "unable to create new content because it is being terminated")
+
+    async def work(loop: Loop) -> None:
+        loop.ask(A)
+        await asyncio.sleep(0.8)
+
+    metrics = await running(reconcile, work)
+    assert attempts == 1
+    assert metrics.registry.get_sample_value("fastgen_operator_reconciles_total", {"outcome": "ok"})
+
+
 async def test_the_loop_ends_its_workers_when_it_is_cancelled() -> None:
     ended = asyncio.Event()
     started = asyncio.Event()
