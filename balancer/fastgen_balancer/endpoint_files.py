@@ -68,6 +68,8 @@ def write_file(path: Path, content: bytes) -> bool:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
+            # Envoy may run from another image, as another user.
+            os.fchmod(handle, 0o644)
             file.write(content)
         os.replace(temporary, path)
     except OSError:
