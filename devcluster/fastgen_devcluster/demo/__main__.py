@@ -105,14 +105,16 @@ def _answer(narrator: Narrator, url: str) -> None:
         conversation = chat.start(chat.Settings(url, temperature=0, max_tokens=80))
         narrator.say(f"[bold]> {QUESTION}[/bold]")
         narrator.console.out("     ", end="")
+        first = ""
         for piece in conversation.ask(QUESTION):
+            first = first or narrator.elapsed()
             narrator.console.out(piece, end="", highlight=False)
             narrator.console.file.flush()
         narrator.console.print()
         if conversation.pace is None:
             raise DemoError("The answer was empty.")
         narrator.say(f"[dim]{conversation.pace.line()}[/dim]")
-        narrator.say(f"[dim]{narrator.elapsed()} after the start of the demo[/dim]")
+        narrator.say(f"[dim]the demo's first token came {first} after its start[/dim]")
 
 
 def _burst(narrator: Narrator, reader: Reader, state: State, url: str) -> None:

@@ -117,19 +117,18 @@ async def run_burst(burst: Burst, carried_per_second: float) -> Comparison:
     running = asyncio.create_task(burst.load.run(arrivals, plan, stop))
     adapted_at = 0.0
     try:
-        while not running.done():
+        while not running.done() and not burst.is_over():
             await burst.look()
-            if burst.is_over():
-                break
             if burst.wanted_at is None and burst.load.now() > adapted_at + ADAPT_SECONDS:
                 burst.adapt()
                 adapted_at = burst.load.now()
             await asyncio.sleep(LOOK_SECONDS)
-    finally:
         ended_at = burst.load.now()
         burst.rate = 0.0
         stop.set()
         await running
+    finally:
+        running.cancel()
     if burst.ready_at is None:
         asked = "asked for no second replica" if burst.wanted_at is None else "asked for a second"
         raise DemoError(
