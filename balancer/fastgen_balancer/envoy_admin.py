@@ -59,6 +59,9 @@ class EnvoyAdmin:
 
 
 def admin_port_of(directory: Path) -> int:
-    """The port in the configuration that bootstrap wrote."""
-    config: dict[str, Any] = json.loads((directory / ENVOY_FILE).read_bytes())
+    """The port in the configuration that bootstrap wrote; raises OSError where it has not run."""
+    path = directory / ENVOY_FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing; `fastgen-balancer bootstrap` writes it")
+    config: dict[str, Any] = json.loads(path.read_bytes())
     return int(config["admin"]["address"]["socket_address"]["port_value"])

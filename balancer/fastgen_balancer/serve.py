@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Options:
     directory: Path
-    identity: Identity
+    deployment: str
+    namespace: str
     picker_port: int
     http_host: str
     http_port: int
@@ -43,12 +44,16 @@ class Options:
 
 
 async def serve(options: Options) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; raises OSError when a port is taken."""
+    """Serves until SIGTERM or SIGINT, then drains.
+
+    Raises OSError when a port is taken or `fastgen-balancer bootstrap` has not run.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    picker = Picker(options.directory, options.identity, options.settings)
+    identity = Identity(options.deployment, options.namespace)
+    picker = Picker(options.directory, identity, options.settings)
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
@@ -78,7 +83,7 @@ async def serve(options: Options) -> None:
         picker.begin_with_known()
         tasks.append(
             asyncio.create_task(
-                live_in_cluster(picker, options.identity, options.prometheus_url), name="cluster"
+                live_in_cluster(picker, identity, options.prometheus_url), name="cluster"
             )
         )
     try:
@@ -105,7 +110,10 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
     )
     external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(picker.processor, server)
     als_pb2_grpc.add_AccessLogServiceServicer_to_server(picker.access_log, server)
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    try:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+    except RuntimeError as error:
+        raise OSError(f"port {port} of the loopback cannot be used; see --picker-port") from error
     await server.start()
     return server
 

@@ -9,6 +9,10 @@ MAX_WAIT_SECONDS: Final = 30.0
 """Longest stay in the queue: clients of chat give up about then."""
 
 
+MAX_HOLD_SECONDS: Final = 590.0
+"""Envoy's own bound of the same leaves a margin to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     max_queued_requests: int = 1000
@@ -31,4 +35,18 @@ def settings_of(spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS) -> Setti
         max_wait_seconds=max_wait_seconds,
         ttft_seconds=ttft.milliseconds / 1000 if ttft else None,
         drain_seconds=float(spec.rollout.drain_seconds),
+    )
+
+
+def static_settings(
+    max_queued_requests: int | None, drain_seconds: float | None, max_wait_seconds: float
+) -> Settings:
+    """The settings of the one balancer outside Kubernetes; None takes the default."""
+    defaults = Settings()
+    return Settings(
+        max_queued_requests=defaults.max_queued_requests
+        if max_queued_requests is None
+        else max_queued_requests,
+        drain_seconds=defaults.drain_seconds if drain_seconds is None else drain_seconds,
+        max_wait_seconds=max_wait_seconds,
     )

@@ -1,0 +1,77 @@
+"""What the program's arguments mean, and what it says of those that cannot be."""
+
+import json
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fastgen_balancer.endpoint_files import write_endpoints
+from fastgen_balancer.endpoints import parse_static
+from fastgen_balancer.main import app
+
+STATIC = ("--static", "127.0.0.1:8000:9000")
+IN_CLUSTER = ("--deployment", "chat", "--namespace", "ns")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+def test_bootstrap_writes_what_envoy_needs(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    ports = ("--port", "1", "--picker-port", "2", "--admin-port", "3")
+    assert run("bootstrap", f"--directory={directory}", "--host=127.0.0.1", *ports)[0] == 0
+    config = json.loads((directory / "envoy.yaml").read_text())
+    listener = config["static_resources"]["listeners"][0]["address"]["socket_address"]
+    assert listener == {"address": "127.0.0.1", "port_value": 1}
+    text = json.dumps(config)
+    assert f'"path": "{directory}/replicas-http.json"' in text
+    for path in directory.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644, "Envoy may be another user"
+
+
+def test_bootstrap_again_hides_no_endpoints(tmp_path: Path) -> None:
+    write_endpoints(tmp_path, (parse_static("10.0.0.1:1:2"),))
+    assert run("bootstrap", f"--directory={tmp_path}")[0] == 0
+    assert "10.0.0.1" in (tmp_path / "replicas-http.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "--deployment"),
+        (("--deployment", "chat"), "--namespace"),
+        ((*STATIC, *IN_CLUSTER), "no meaning beside --static"),
+        ((*STATIC, "--prometheus-url", "http://p"), "--prometheus-url"),
+        ((*IN_CLUSTER, "--max-queued-requests", "1"), "the FastGenDeployment says it"),
+        ((*IN_CLUSTER, "--drain-seconds", "1"), "--drain-seconds"),
+        (("--static", "nonsense"), "HOST:HTTP_PORT:GRPC_PORT"),
+        ((*STATIC, "--max-wait-seconds", "1000"), "max-wait-seconds"),
+    ],
+)
+def test_arguments_that_cannot_be(
+    tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    code, output = run("picker", f"--directory={tmp_path}", *arguments)
+    assert code == 2
+    assert complaint in output
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    assert run("bootstrap", f"--directory={tmp_path}")[0] == 0
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, output = run("picker", f"--directory={tmp_path}", *STATIC, "--picker-port", port)
+    assert code == 1
+    assert port in output
+    assert "--picker-port" in output
+
+
+def test_the_picker_needs_the_bootstrap(tmp_path: Path) -> None:
+    code, output = run("picker", f"--directory={tmp_path}", *STATIC)
+    assert code == 1
+    assert "envoy.yaml" in output
