@@ -80,7 +80,7 @@ def run_demo(narrator: Narrator, fast: bool, values: Sequence[str]) -> int:
 
 
 def _install(narrator: Narrator, values: Sequence[str]) -> tuple[Cluster, Images]:
-    with narrator.stage("Start Kubernetes", "The first time it is compiled: most of 20 minutes."):
+    with narrator.stage("Start Kubernetes", "Compiled once, which takes some minutes; then kept."):
         cluster = installation.start_cluster()
     with narrator.stage("Build the images", "From the Dockerfile; only what changed is built."):
         images = installation.make_images()
@@ -93,7 +93,8 @@ def _install(narrator: Narrator, values: Sequence[str]) -> tuple[Cluster, Images
 def _deploy(narrator: Narrator, cluster: Cluster, images: Images, reader: Reader) -> State:
     path = installation.EXAMPLE
     with narrator.stage("Deploy a model with an SLO", f"kubectl apply -f {path}"):
-        if installation.is_outdated(installation.look(reader), images):
+        # On a cluster of the user's own nothing is deleted.
+        if not cluster.is_own and installation.is_outdated(installation.look(reader), images):
             narrator.say("[dim]an earlier demo's replicas run an older image: starting anew[/dim]")
             installation.delete_example(cluster)
         installation.apply_example(cluster)
