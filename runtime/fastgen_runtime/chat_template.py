@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fastgen_runtime.model_config import invalid
@@ -14,6 +16,16 @@ from fastgen_runtime.model_config import invalid
 
 class ChatTemplateError(ValueError):
     """The messages do not fit the model's chat template; the client's own error."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; in a prompt it changes nothing."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class ChatTemplate:
@@ -49,7 +61,14 @@ class ChatTemplate:
             return self._template.render(messages=list(messages), **names)
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"messages: the model's chat template says: {error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             # What a template does with values of a shape that it did not expect.
             raise ChatTemplateError(
                 f"messages: they do not fit the model's chat template ({error})"
@@ -58,7 +77,7 @@ class ChatTemplate:
 
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception

@@ -155,14 +155,20 @@ def _merge_ids(*values: Any) -> frozenset[int]:
     """Token ids of settings that are a number, a list or missing."""
     ids: set[int] = set()
     for value in values:
-        ids.update([value] if isinstance(value, int) else value or ())
+        several = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(number, int) for number in several):
+            raise invalid(f"the model's eos_token_id is {value!r}: token ids are integers")
+        ids.update(several)
     return frozenset(ids)
 
 
 def _generation_defaults(generation: Mapping[str, Any]) -> GenerationDefaults:
     if generation.get("do_sample") is False:
         return GenerationDefaults(temperature=0.0)
-    return GenerationDefaults(generation.get("temperature"), generation.get("top_p"))
+    defaults = [generation.get(name) for name in ("temperature", "top_p")]
+    return GenerationDefaults(
+        *(float(value) if isinstance(value, int | float) else None for value in defaults)
+    )
 
 
 def _open_gguf(path: Path) -> Checkpoint:
@@ -174,7 +180,9 @@ def _open_gguf(path: Path) -> Checkpoint:
     config = config_from_gguf(metadata, factors)
     if "output.weight" not in file.tensors:
         config = replace(config, tied_embeddings=True)
-    tokens: list[str] = metadata.get("tokenizer.ggml.tokens") or []
+    tokens = metadata.get("tokenizer.ggml.tokens") or []
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise invalid("tokenizer.ggml.tokens is no list of texts")
     ids = {
         f"{name}_token": number
         for name in ("bos", "eos")
@@ -190,7 +198,7 @@ def _open_gguf(path: Path) -> Checkpoint:
         ),
         bos_token_id=ids.get("bos_token"),
         special_tokens={
-            name: tokens[number] for name, number in ids.items() if number < len(tokens)
+            name: tokens[number] for name, number in ids.items() if 0 <= number < len(tokens)
         },
         chat_template_text=template if isinstance(template, str) else None,
         generation_defaults=GenerationDefaults(),

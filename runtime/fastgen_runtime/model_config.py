@@ -89,20 +89,22 @@ def unsupported_architecture(name: str) -> ModelError:
 
 def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
     """From a Hugging Face config.json; both the old `rope_scaling` and `rope_parameters`."""
-    architectures = raw.get("architectures") or []
-    architecture = str(architectures[0]) if architectures else str(raw.get("model_type", "unnamed"))
+    architectures = raw.get("architectures") or [raw.get("model_type", "unnamed")]
+    if not isinstance(architectures, list):
+        raise invalid(f"the model's architectures is {architectures!r}: a list is needed")
+    architecture = str(architectures[0])
     if architecture not in SUPPORTED_ARCHITECTURES:
         raise unsupported_architecture(architecture)
     if raw.get("hidden_act", "silu") != "silu":
         raise unsupported(f"the activation {raw['hidden_act']} is not supported; supported: silu")
-    if raw.get("quantization_config"):
-        method = dict(raw["quantization_config"]).get("quant_method", "unnamed")
+    if quantization := _mapping(raw, "quantization_config"):
+        method = quantization.get("quant_method", "an unnamed method")
         raise unsupported(
             f"checkpoints quantised with {method} are not supported in safetensors form: "
             "use an unquantised checkpoint or a GGUF file"
         )
     hidden_size, num_heads = _integer(raw, "hidden_size"), _integer(raw, "num_attention_heads")
-    rope = raw.get("rope_parameters") or {}
+    rope = _mapping(raw, "rope_parameters")
     max_positions = _integer(raw, "max_position_embeddings", 2048)
     return ModelConfig(
         architecture=architecture,
@@ -116,7 +118,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
         max_positions=max_positions,
         norm_eps=_number(raw, "rms_norm_eps", 1e-6),
         rope_theta=_number(rope, "rope_theta", _number(raw, "rope_theta", 10_000.0)),
-        rope_scaling=_rope_scaling(rope or raw.get("rope_scaling") or {}, max_positions),
+        rope_scaling=_rope_scaling(rope or _mapping(raw, "rope_scaling"), max_positions),
         tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
         attention_bias=bool(raw.get("attention_bias", False)),
         mlp_bias=bool(raw.get("mlp_bias", False)),
@@ -193,6 +195,13 @@ def _gguf_rope_scaling(values: Mapping[str, Any], factors: tuple[float, ...]) ->
             raise unsupported("rope factors together with a rope scaling factor are not supported")
         return RopeScaling(RopeKind.FACTORS, factors=factors)
     return RopeScaling(RopeKind.LINEAR, factor) if kind == "linear" else RopeScaling()
+
+
+def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = raw.get(name) or {}
+    if not isinstance(value, dict):
+        raise invalid(f"the model's {name} is {value!r}: an object is needed")
+    return value
 
 
 def _number(raw: Mapping[str, Any], name: str, default: float | None = None) -> float:

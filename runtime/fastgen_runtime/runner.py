@@ -12,6 +12,13 @@ from fastgen_api.spec import DType
 from fastgen_kernels.dispatch import Device, Kernels, kernels_for
 from fastgen_kernels.ragged import RaggedBatch
 from fastgen_runtime import cores
+from fastgen_runtime.capacity import (
+    activation_bytes,
+    cache_bytes,
+    model_length,
+    num_blocks_for,
+    resolve_dtype,
+)
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.model import Inputs, Model
 from fastgen_runtime.model_config import ModelConfig
@@ -25,9 +32,6 @@ _DTYPES: Final = {
     DType.BFLOAT16: torch.bfloat16,
     DType.FLOAT16: torch.float16,
 }
-_FAST_BFLOAT16: Final = {"avx512_bf16", "amx_bf16"}
-_MARGIN_BYTES: Final = 128 << 20
-"""For what torch and the allocator hold besides weights, cache and activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,61 +166,22 @@ class Runner:
                 raise ValueError(f"request {chunk.request_id}: a block does not exist")
 
 
-def model_length(config: ModelConfig, wanted: int | None) -> int:
-    """Tokens of the longest request; raises StartupError beyond what the model was trained for."""
-    if wanted is not None and wanted > config.max_positions:
-        raise StartupError(
-            StartupFailure.CONFIG_INVALID,
-            f"maxModelLength is {wanted}, but the model knows {config.max_positions} positions",
-        )
-    return wanted or config.max_positions
-
-
-def resolve_dtype(wanted: DType, cpu_flags: frozenset[str]) -> DType:
-    """Auto is BFloat16 where the CPU multiplies it natively, else Float32, which is then faster."""
-    if wanted is not DType.AUTO:
-        return wanted
-    return DType.BFLOAT16 if cpu_flags & _FAST_BFLOAT16 else DType.FLOAT32
-
-
-def num_blocks_for(
-    available_bytes: int, block_bytes: int, block_size: int, longest: int, most_requests: int
-) -> int:
-    """Blocks of the cache: as many as fit, at most what all requests at full length need.
-
-    Raises StartupError when not even one longest request fits.
-    """
-    blocks_per_request = -(-longest // block_size)
-    fitting = max(0, available_bytes) // block_bytes
-    if fitting < blocks_per_request:
-        raise StartupError(
-            StartupFailure.OUT_OF_MEMORY,
-            f"a request of {longest} tokens needs {_mib(blocks_per_request * block_bytes)} of "
-            f"cache, and {_mib(max(0, available_bytes))} are left beside the weights: raise the "
-            "memory limit or lower maxModelLength",
-        )
-    return min(fitting, blocks_per_request * most_requests)
-
-
-def activation_bytes(config: ModelConfig, max_tokens: int, max_rows: int, item_bytes: int) -> int:
-    """Most that a step holds at once: hidden states, the widest layer's, logits in sampling."""
-    per_token = 4 * config.hidden_size + 3 * config.intermediate_size
-    per_token += 3 * config.head_dim * (config.num_heads + 2 * config.num_kv_heads)
-    return max_tokens * per_token * item_bytes + max_rows * config.vocab_size * (item_bytes + 8)
-
-
 def _blocks_in_memory(
     model: ModelConfig, config: RunnerConfig, length: int, dtype: torch.dtype
 ) -> int:
+    """Blocks that there is memory for, now that the weights are loaded."""
+    available = cache_bytes(
+        cores.memory_limit_bytes(),
+        cores.memory_available_bytes(),
+        cores.resident_bytes(),
+        config.memory_percent,
+        activation_bytes(
+            model, config.max_step_tokens, config.max_concurrent_requests, dtype.itemsize
+        ),
+    )
     token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
-    limit, resident = cores.memory_limit_bytes(), cores.resident_bytes()
-    total = resident + cores.memory_available_bytes()
-    usable = min(total, limit or total) * config.memory_percent // 100
-    held = resident + _MARGIN_BYTES + activation_bytes(
-        model, config.max_step_tokens, config.max_concurrent_requests, dtype.itemsize
-    )  # fmt: skip
     return num_blocks_for(
-        usable - held,
+        available,
         token_bytes * config.block_size,
         config.block_size,
         length,
@@ -226,7 +191,3 @@ def _blocks_in_memory(
 
 def _rank(chunk: Chunk) -> tuple[bool, int]:
     return len(chunk.token_ids) > 1, chunk.start + len(chunk.token_ids)
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.0f} MiB"

@@ -11,6 +11,7 @@ from fastgen_api.spec import DType
 from fastgen_runtime import cores
 from fastgen_runtime.admission import new_request
 from fastgen_runtime.answer import Answer
+from fastgen_runtime.capacity import model_length
 from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.detokenizer import Vocabulary
 from fastgen_runtime.engine import Engine
@@ -141,7 +142,7 @@ def load_pipeline(
 ) -> Pipeline:
     """Loads the model that the source names; raises StartupError."""
     cores.limit_threads(cores.available_threads())
-    from fastgen_runtime.runner import Runner, RunnerConfig, model_length
+    from fastgen_runtime.runner import Runner, RunnerConfig
 
     checkpoint = open_checkpoint(fetch(model))
     config = RunnerConfig(

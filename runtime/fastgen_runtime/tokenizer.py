@@ -25,8 +25,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
     if not tokens or merges is None:
         raise invalid("the GGUF file holds no vocabulary: tokenizer.ggml.tokens or merges missing")
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
+        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
         model = BPE({token: number for number, token in enumerate(tokens)}, pairs, fuse_unk=False)
     except (
         Exception
@@ -83,7 +83,7 @@ def _add_special_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int
 
 
 def _prepend_bos(tokenizer: Tokenizer, tokens: list[str], bos: int | None) -> None:
-    if bos is None or not 0 <= bos < len(tokens):
+    if not isinstance(bos, int) or not 0 <= bos < len(tokens):
         raise invalid(f"the GGUF file adds a first token, but its bos_token_id is {bos}")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]

@@ -13,6 +13,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 PROMPTS = (
@@ -32,7 +33,8 @@ def reference_model(path: Path) -> LlamaForCausalLM:
     """
     torch.set_num_threads(1)  # two threads that spin are slower when anything else runs
     config = LlamaConfig(**load_gguf_checkpoint(str(path))["config"])
-    model = LlamaForCausalLM(config)
+    with no_init_weights():
+        model = LlamaForCausalLM(config)
     read = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
     missing, unexpected = model.load_state_dict(read["tensors"], strict=False)
     assert missing == ["lm_head.weight"]

@@ -1,0 +1,146 @@
+"""Small random Llamas of every shape that a configuration allows, saved by transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.startup_error import ModelError
+from fastgen_runtime.step import Chunk
+
+BASE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "grouped heads": {},
+    "a head for each query": {"num_key_value_heads": 4},
+    "one head for all queries": {"num_key_value_heads": 1},
+    "tied embeddings": {"tie_word_embeddings": True},
+    "heads wider than their share": {"head_dim": 24},
+    "heads narrower than their share": {"head_dim": 2},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "another theta and epsilon": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "rms_norm_eps": 1e-3,
+    },
+    "linear rope": {
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    },
+    "llama3 rope": {"rope_parameters": LLAMA3},
+}
+
+
+def save(folder: Path, options: dict[str, Any], **how: Any) -> LlamaForCausalLM:
+    """A random model, also its norms and biases, written by transformers."""
+    torch.manual_seed(sum(map(ord, repr(options))))
+    model = LlamaForCausalLM(LlamaConfig(**(BASE | options))).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder, **how)
+    return model
+
+
+def load(folder: Path, block_size: int = 16) -> Runner:
+    config = RunnerConfig(block_size=block_size, num_blocks=24, threads=1)
+    runner = Runner.load(open_checkpoint(folder), config)
+    runner.cache.fill_(torch.nan)
+    return runner
+
+
+def last_logits(
+    runner: Runner, ids: list[int], sizes: list[int], blocks: list[int]
+) -> torch.Tensor:
+    """Logits after the last of `ids`, computed in chunks of the given sizes and the rest."""
+    start = 0
+    for size in [*sizes, len(ids) - sum(sizes)]:
+        logits = runner.logits([Chunk("a", ids[start : start + size], start, blocks, None)], [0])
+        start += size
+    return logits[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sizes", [[], [1, 70, 3]], ids=["whole", "in chunks"])
+def test_logits(tmp_path: Path, shape: str, sizes: list[int]) -> None:
+    model = save(tmp_path, SHAPES[shape])
+    ids = torch.randint(0, 97, (120,), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        expected = model(ids[None]).logits[0, -1]
+    blocks = [9, 0, 17, 3, 11, 2, 23, 5]
+    ours = last_logits(load(tmp_path), ids.tolist(), sizes, blocks)
+    assert expected.std() > 0.3, "logits too flat to tell anything"
+    torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128])
+def test_block_sizes(tmp_path: Path, block_size: int) -> None:
+    model = save(tmp_path, {})
+    ids = list(range(90))
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0, -1]
+    ours = last_logits(load(tmp_path, block_size), ids, [17], [4, 1, 7, 3, 9, 0])
+    torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_shards_and_half_precision(tmp_path: Path) -> None:
+    """Several files with an index, stored as bfloat16, computed in float32."""
+    model = save(tmp_path / "float32", {}).bfloat16()
+    model.save_pretrained(tmp_path / "half", max_shard_size="20KB")
+    assert len(list((tmp_path / "half").glob("*.safetensors"))) > 1
+    ids = [3, 1, 4, 1, 5]
+    reference = LlamaForCausalLM.from_pretrained(tmp_path / "half", dtype=torch.float32)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([ids])).logits[0, -1]
+    ours = last_logits(load(tmp_path / "half"), ids, [], [0])
+    torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_bfloat16_computes_about_the_same(tmp_path: Path) -> None:
+    model = save(tmp_path, {"initializer_range": 0.1})
+    config = RunnerConfig(dtype="BFloat16", block_size=16, num_blocks=4, threads=1)
+    runner = Runner.load(open_checkpoint(tmp_path), config)
+    ids = list(range(40))
+    with torch.inference_mode():
+        expected = model(torch.tensor([ids])).logits[0, -1]
+    ours = runner.logits([Chunk("a", ids, 0, [2, 0, 1], None)], [0])[0].float()
+    assert torch.nn.functional.cosine_similarity(ours, expected, dim=0) > 0.995
+
+
+def test_a_tensor_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
+    save(tmp_path, {})
+    config = tmp_path / "config.json"
+    config.write_text(
+        config.read_text().replace('"intermediate_size": 48', '"intermediate_size": 64')
+    )
+    with pytest.raises(ModelError, match=r"layers\.0\.mlp\.gate_proj.*\[48, 32\].*\[64, 32\]"):
+        load(tmp_path)
+
+
+def test_a_tensor_without_a_place_is_named(tmp_path: Path) -> None:
+    save(tmp_path, {"attention_bias": True})
+    config = tmp_path / "config.json"
+    config.write_text(
+        config.read_text().replace('"attention_bias": true', '"attention_bias": false')
+    )
+    with pytest.raises(ModelError, match=r"no place for: .*bias"):
+        load(tmp_path)
