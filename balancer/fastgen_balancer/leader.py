@@ -147,8 +147,10 @@ class Autoscaler:
         if deployment.deleted:
             return
         mode = deployment.spec.scaling.mode
-        if self._state is None or self._state.mode is not mode:
+        if self._state is None:
             self._state = _begin(deployment, now)
+        elif self._state.mode is not mode:
+            self._state = _begin_again(self._state, deployment, now)
         if mode is ScalingMode.DISABLED:
             await self._write_status(deployment, DISABLED, now)
             return
@@ -232,6 +234,16 @@ def _begin(deployment: Deployment, now: float) -> State:
     if isinstance(told := (deployment.status.get("lastDecision") or {}).get("time"), str):
         changed_at = min(now, datetime.fromisoformat(told).timestamp())
     memory = start(deployment.spec.replicas, now, changed_at)
+    return State(memory, ReportMemory(stance_since=now), deployment.spec.scaling.mode)
+
+
+def _begin_again(state: State, deployment: Deployment, now: float) -> State:
+    """The state after another mode: what is known of capacity and changes stays."""
+    old, replicas = state.memory, deployment.spec.replicas
+    fresh = start(replicas, now)
+    memory = replace(
+        fresh, capacity=old.capacity, capacity_key=old.capacity_key, changes=old.changes
+    )
     return State(memory, ReportMemory(stance_since=now), deployment.spec.scaling.mode)
 
 
