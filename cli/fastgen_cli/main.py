@@ -131,8 +131,11 @@ def chat(
     ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0 takes the likeliest token each time.")
-    ] = None,
+        float,
+        typer.Option(
+            min=0, max=2, help="0: the likeliest token each time; small models ramble at 1."
+        ),
+    ] = 0.2,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
 ) -> None:
     """Chat with a model; with -m or piped input, answer once as plain text.

@@ -34,7 +34,7 @@ class NotReadyError(UserError):
 
 @dataclass(slots=True)
 class Stop:
-    """Counts SIGINT and SIGTERM: the first drains, the second hurries."""
+    """Counts the signals to end: the first drains, the second hurries."""
 
     signals: int = 0
 
@@ -49,9 +49,9 @@ class Stop:
 
 @contextmanager
 def listen_for_stop() -> Iterator[Stop]:
-    """A Stop that the two signals reach while the context lasts."""
+    """A Stop that the signals reach while the context lasts; a closed terminal is one."""
     stop = Stop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, stop.note) for number in numbers}
     try:
         yield stop
@@ -102,10 +102,11 @@ def _start_replicas(
         f" into {len(replicas)} replicas" if len(replicas) > 1 else ""
     )
     console.print(f"{what} from {options.source.path} …", soft_wrap=True, highlight=False)
-    for replica in replicas:
-        # Loading takes as long as the model is large: no deadline, a replica that fails exits.
-        _wait(f"{replica.http_url}/health", children, stop, what)
-        console.print(f"  {replica.name} is ready after {time.monotonic() - started:.1f} s")
+    with console.status("Loading"):
+        for replica in replicas:
+            # Loading takes as long as the model is large: no deadline, a replica that fails exits.
+            _wait(f"{replica.http_url}/health", children, stop, what)
+            console.print(f"  {replica.name} is ready after {time.monotonic() - started:.1f} s")
     return replicas
 
 
