@@ -4,6 +4,7 @@ import secrets
 
 from fastgen_runtime.checkpoint import GenerationDefaults
 from fastgen_runtime.generation import (
+    ChatPrompt,
     ErrorKind,
     Generation,
     Prompt,
@@ -26,12 +27,16 @@ def check_size(prompt: Prompt, max_length: int) -> None:
     size = prompt_length(prompt)
     if isinstance(prompt, TokenPrompt):
         if size >= max_length:
-            raise _too_long(size, max_length)
-    elif size > max_body_bytes(max_length):
+            raise _too_long(prompt, size, max_length)
+        return
+    # Each message is at least a token.
+    if isinstance(prompt, ChatPrompt) and len(prompt.messages) >= max_length:
+        raise invalid("messages", f"may hold at most {max_length - 1} messages")
+    if size > max_body_bytes(max_length):
         raise RequestError(
             ErrorKind.TOO_LARGE,
-            f"prompt has {size} characters; at most {max_body_bytes(max_length)} are taken",
-            "prompt",
+            f"{_field(prompt)} has {size} characters, over the {max_body_bytes(max_length)} taken",
+            _field(prompt),
         )
 
 
@@ -45,7 +50,7 @@ def new_request(
     """Fills in what the client left out; raises RequestError when the prompt leaves no room."""
     room = max_length - len(token_ids)
     if room < 1:
-        raise _too_long(len(token_ids), max_length)
+        raise _too_long(generation.prompt, len(token_ids), max_length)
     seed = secrets.randbits(64) if generation.seed is None else generation.seed % 2**64
     sampling = Sampling(
         temperature=_first(generation.temperature, defaults.temperature, 1.0),
@@ -56,9 +61,13 @@ def new_request(
     return NewRequest(engine_id, token_ids, max_tokens, sampling, generation.ignore_eos)
 
 
-def _too_long(num_tokens: int, max_length: int) -> RequestError:
+def _field(prompt: Prompt) -> str:
+    return "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+
+
+def _too_long(prompt: Prompt, num_tokens: int, max_length: int) -> RequestError:
     return invalid(
-        "prompt",
+        _field(prompt),
         f"has {num_tokens} tokens; with room for an answer it may have at most {max_length - 1}, "
         f"for a request may have {max_length} in all",
     )

@@ -28,6 +28,7 @@ from fastgen_runtime.generation import (
     waited_seconds,
 )
 from fastgen_runtime.http_completion import Completion, error_response, json_response
+from fastgen_runtime.log import log_problem
 from fastgen_runtime.openai_api import (
     chat_generation,
     completion_generation,
@@ -101,7 +102,11 @@ def make_app(front: Front, replica: str) -> ASGIApp:
             Route("/health", endpoints.health),
             Route("/metrics", endpoints.metrics),
         ],
-        exception_handlers={HTTPException: _http_error, RequestError: _request_error},
+        exception_handlers={
+            HTTPException: _http_error,
+            RequestError: _request_error,
+            Exception: _internal_error,
+        },
     )
     return _Named(app, replica)
 
@@ -237,3 +242,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
         raise error
     body = error_body(str(error.detail), "invalid_request_error", None, None)
     return json_response(error.status_code, body, dict(error.headers or {}))
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    log_problem("a request met a defect", error, path=request.url.path)
+    message = "the replica met an error of its own; its log tells more"
+    return json_response(500, error_body(message, "server_error", None, "internal_error"))

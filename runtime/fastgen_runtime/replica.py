@@ -174,10 +174,17 @@ async def run_replica(config: Config) -> int:
 
 
 def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> EngineConfig:
+    longest = checkpoint.config.max_positions
+    if config.max_model_length is not None and config.max_model_length > longest:
+        raise StartupError(
+            StartupFailure.CONFIG_INVALID,
+            f"--max-model-length is {config.max_model_length}, "
+            f"but the model was trained for {longest} tokens",
+        )
     return EngineConfig(
         model_path=str(checkpoint.path),
         dtype=config.dtype,
-        max_length=config.max_model_length or checkpoint.config.max_positions,
+        max_length=config.max_model_length or longest,
         max_running=config.max_running,
         max_waiting=config.max_running,
         budget_tokens=config.token_budget,
