@@ -110,17 +110,27 @@ def push(name: str, reference: str) -> None:
     run("buildah", "push", *options, name, f"docker://{reference}")
 
 
+def remove(name: str) -> None:
+    """Remove a name from the local store, and the image with its last name."""
+    run("buildah", "rmi", name)
+
+
+def labelled() -> list[tuple[str, str]]:
+    """When each name of an image of ours was made, and the name."""
+    listing = run("buildah", "images", "--json", "--filter", f"label={LABEL}")
+    images = json.loads(listing or "null") or []
+    return [(image["createdatraw"], name) for image in images for name in image["names"] or []]
+
+
 def prune(families: Collection[str]) -> None:
     """Remove all but the newest images of each name; the layers that they share stay."""
-    listing = run("buildah", "images", "--json", "--filter", f"label={LABEL}")
     ages: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for image in json.loads(listing or "[]") or []:
-        for name in image.get("names") or []:
-            if name.startswith("localhost/fastgen/") and _family(name) in families:
-                ages[_family(name)].append((image["createdatraw"], name))
+    for age, name in labelled():
+        if name.startswith("localhost/fastgen/") and _family(name) in families:
+            ages[_family(name)].append((age, name))
     for images in ages.values():
         for _, name in sorted(images, reverse=True)[KEPT_PER_NAME:]:
-            run("buildah", "rmi", name)
+            remove(name)
 
 
 def _family(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fastgen_devcluster import images, lifecycle
+from fastgen_devcluster import buildah, images, lifecycle
 from fastgen_devcluster.cluster import Cluster
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.errors import SetupError
@@ -75,6 +76,22 @@ def down() -> None:
     if remaining:
         raise SetupError(f"Still there: {', '.join(remaining)}.")
     console.print("The cluster is down.")
+
+
+@app.command()
+def clean() -> None:
+    """Stop the cluster and remove everything: images, certificates, logs and compiled programs."""
+    if _is_own_cluster():
+        return
+    down()
+    settings = Settings.from_environment()
+    with step("remove images, certificates and compiled programs"):
+        shutil.rmtree(settings.state, ignore_errors=True)
+        for name in ("base", "bin", "go"):
+            shutil.rmtree(settings.cache / name, ignore_errors=True)
+        if shutil.which("buildah"):
+            for _, image in sorted(buildah.labelled(), reverse=True):
+                buildah.remove(image)
 
 
 @app.command()

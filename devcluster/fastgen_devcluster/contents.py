@@ -55,6 +55,7 @@ def ensure_images(contents: Contents, programs: Programs) -> None:
 def _deliver(program: Path, reference: str) -> None:
     buildah.pack(program, reference, f"/{program.name}")
     buildah.push(reference, reference)
+    buildah.remove(reference)
 
 
 def manifests(settings: Settings, contents: Contents) -> str:

@@ -147,6 +147,8 @@ def _compile(go: Path, cache: Path, module: Module) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     environment = {
         "CGO_ENABLED": "0",
+        # Memory for time: the compiler collects garbage a quarter as often.
+        "GOGC": "400",
         "GOCACHE": str(cache / "go" / "build"),
         "GOMODCACHE": str(cache / "go" / "mod"),
         "GOMAXPROCS": str(os.cpu_count() or 1),
