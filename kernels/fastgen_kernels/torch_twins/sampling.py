@@ -7,8 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-_LIKELIEST: Final = 1024
-"""A nucleus is nearly always within so many tokens; sorting a whole vocabulary takes long."""
+_LIKELIEST: Final = (128, 2048)
+"""How many tokens are ranked in search of the nucleus, before all are: sorting a whole vocabulary
+takes as long as computing the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,24 @@ def _sample_row(logits: Tensor, draw: Draw, greedy: int) -> int:
     probabilities = torch.softmax(shifted, -1)
     if draw.top_p >= 1:
         return _invert(probabilities, draw.uniform, greedy)
-    ranked, tokens = probabilities.topk(min(_LIKELIEST, len(probabilities)))
-    if float(ranked.sum()) < draw.top_p:
-        ranked, tokens = probabilities.sort(descending=True)
+    ranked, tokens = _rank(probabilities, draw.top_p)
     # The nucleus: every token before which less than top_p has been gathered; never empty.
     before = ranked.cumsum(-1) - ranked
     ranked = ranked[before < draw.top_p]
     if len(ranked) <= 1:
         return greedy
     return int(tokens[_invert(ranked / ranked.sum(), draw.uniform, 0)])
+
+
+def _rank(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The likeliest probabilities, falling, and their tokens: as many as add up to top_p."""
+    for count in _LIKELIEST:
+        if count < len(probabilities):
+            ranked, tokens = probabilities.topk(count)
+            if float(ranked.sum()) >= top_p:
+                return ranked, tokens
+    ranked, tokens = probabilities.sort(descending=True)
+    return ranked, tokens
 
 
 def _invert(probabilities: Tensor, uniform: float, fallback: int) -> int:
