@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 from cluster_access import Kubernetes, wait_until
 
@@ -126,11 +127,13 @@ class OperatorProcess:
 
     def _audited(self, since: float) -> Iterator[tuple[str, str]]:
         path = self.kubernetes.cluster.audit_log
-        assert path is not None, "only the development cluster shows its audit log"
+        if path is None:
+            pytest.skip("only the development cluster shows its audit log")
         for line in path.read_text().splitlines():
             event = json.loads(line)
             if _time(event) >= since:
-                yield event["user"]["username"], f"{event['verb']} {event['requestURI']}"
+                user = event["user"].get("username", "")  # Nobody, for what was not let in.
+                yield user, f"{event['verb']} {event['requestURI']}"
 
 
 def _time(event: dict[str, Any]) -> float:
@@ -143,14 +146,15 @@ def operator_in(
 ) -> Iterator[OperatorProcess]:
     """An operator that is not started yet, in a fresh namespace; takes all of it away at the end.
 
-    A chart's operator on the same cluster would see the same resources: it sleeps meanwhile.
+    A chart's operator that watches all namespaces would see the same resources; it sleeps
+    meanwhile.
     """
     kubernetes = Kubernetes(Cluster.current())
     kubectl = kubernetes.kubectl
     had_crd = bool(kubectl("get", "crd", CRD_NAME, "--ignore-not-found", "-o", "name"))
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
     kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
-    sleeping = kubectl("get", *CHART_OPERATOR, "--ignore-not-found", "-o", "name")
+    sleeping = _sees_everything(kubernetes)
     if sleeping:
         kubectl("scale", *CHART_OPERATOR, "--replicas=0")
     kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
@@ -172,6 +176,16 @@ def operator_in(
             kubectl("scale", *CHART_OPERATOR, "--replicas=1")
         if not had_crd and not kubectl("get", "fgd", "-A", "-o", "name"):
             kubectl("delete", "crd", CRD_NAME)
+
+
+def _sees_everything(kubernetes: Kubernetes) -> bool:
+    """Whether an operator that the chart installed watches all namespaces."""
+    text = kubernetes.kubectl("get", *CHART_OPERATOR, "--ignore-not-found", "-o", "json")
+    if not text:
+        return False
+    (container,) = json.loads(text)["spec"]["template"]["spec"]["containers"]
+    environment = {each["name"]: each.get("value", "") for each in container["env"]}
+    return not environment["FASTGEN_WATCH_NAMESPACES"]
 
 
 def _restricted_kubeconfig(kubernetes: Kubernetes, namespace: str, folder: Path) -> Path:
