@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
+from fastgen_runtime.capacity import model_length
 from fastgen_runtime.channel import FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.config import Config, EngineConfig, replica_name
@@ -174,17 +175,10 @@ async def run_replica(config: Config) -> int:
 
 
 def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> EngineConfig:
-    longest = checkpoint.config.max_positions
-    if config.max_model_length is not None and config.max_model_length > longest:
-        raise StartupError(
-            StartupFailure.CONFIG_INVALID,
-            f"--max-model-length is {config.max_model_length}, "
-            f"but the model was trained for {longest} tokens",
-        )
     return EngineConfig(
         model_path=str(checkpoint.path),
         dtype=config.dtype,
-        max_length=config.max_model_length or longest,
+        max_length=model_length(checkpoint.config, config.max_model_length),
         max_running=config.max_running,
         max_waiting=config.max_running,
         budget_tokens=config.token_budget,

@@ -19,5 +19,7 @@ def draw_for(sampling: Sampling, position: int) -> Draw:
 
 def uniform_at(seed: int, position: int) -> float:
     """In [0, 1), by the counter-based generator Philox (Salmon et al., 2011)."""
-    generator = np.random.Philox(key=[seed % _WORD, 0], counter=[position, 0, 0, 0])
+    # As an array: numpy reads a list with a number of 64 bits as floats, where seeds run together.
+    key = np.array([seed % _WORD, 0], np.uint64)
+    generator = np.random.Philox(key=key, counter=[position, 0, 0, 0])
     return float(np.random.Generator(generator).random())

@@ -89,6 +89,7 @@ def test_a_row_is_drawn_alone_as_in_a_batch() -> None:
 def test_uniforms_are_fixed_by_seed_and_position() -> None:
     """Golden values: a client's seed must give the same answer in later versions."""
     assert uniform_at(0, 0) == uniform_at(2**64, 0)
+    assert len({uniform_at(2**64 - seed, 0) for seed in range(1, 20)}) == 19
     assert len({uniform_at(seed, position) for seed in range(20) for position in range(20)}) == 400
     assert [round(uniform_at(7, position), 12) for position in (0, 1)] == GOLDEN
 
