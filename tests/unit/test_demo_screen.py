@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,11 @@ def test_a_log_line_holds_the_same() -> None:
     assert "replicas 1/1 | DemandAboveCapacity -> 2" in line
     assert "\n" not in line
     assert "none" not in picture.line(moment()).lower()
+
+
+def test_a_quiet_log_line_is_short() -> None:
+    quiet = replace(moment(lastDecision=DECISION), rate=0.0, phase="no load")
+    assert picture.line(quiet) == "  12 s no load: replicas 1/1 | DemandAboveCapacity -> 2"
 
 
 def test_stages_are_numbered_and_timed() -> None:

@@ -169,7 +169,7 @@ def _screen(console: Console) -> Iterator[bursts.Show]:
 
     def show(moment: picture.Moment) -> None:
         nonlocal last
-        if moment.at_seconds - last >= LINE_SECONDS:
+        if moment.at_seconds - last >= LINE_SECONDS * (3 if moment.is_quiet else 1):
             last = moment.at_seconds
             text = f"     {picture.line(moment)}"
             console.print(text, highlight=False, markup=False, soft_wrap=True)

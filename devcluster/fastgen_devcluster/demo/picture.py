@@ -25,6 +25,11 @@ class Moment:
     timeline: str
     """Ready replicas over time, a digit for every few seconds."""
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is no load and none has just ended."""
+        return self.rate == 0 and self.window.requests == 0
+
 
 def targets(slo: SLO) -> tuple[str, str]:
     """The targets for TTFT and TPOT as people read them."""
@@ -114,6 +119,9 @@ def line(moment: Moment) -> str:
     """For a log."""
     seen, state = moment.window, moment.state
     rule = f" | {state.decision.rule} -> {state.decision.replicas}" if state.decision else ""
+    if moment.is_quiet:
+        replicas = f"replicas {state.ready_replicas}/{state.wanted}"
+        return f"{moment.at_seconds:4.0f} s {moment.phase}: {replicas}{rule}"
     return (
         f"{moment.at_seconds:4.0f} s {moment.phase}: sent {moment.rate:.1f}/s, "
         f"answered {seen.requests_per_second:.1f}/s, in flight {moment.in_flight}, "
