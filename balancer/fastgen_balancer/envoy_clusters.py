@@ -20,7 +20,7 @@ def file_name(cluster: str) -> str:
     return f"{cluster}.json"
 
 
-def clusters(directory: str, picker_port: int, max_body_bytes: int) -> list[Config]:
+def clusters(directory: str, picker_port: int, max_buffer_bytes: int) -> list[Config]:
     """All clusters; those of the replicas follow their files in `directory`."""
     http1: Config = {
         "explicit_http_config": {"http_protocol_options": {}},
@@ -29,18 +29,18 @@ def clusters(directory: str, picker_port: int, max_body_bytes: int) -> list[Conf
     }
     http2: Config = {"explicit_http_config": {"http2_protocol_options": {}}}
     return [
-        _replicas(HTTP_CLUSTER, directory, http1, max_body_bytes),
-        _replicas(GRPC_CLUSTER, directory, http2, max_body_bytes),
+        _replicas(HTTP_CLUSTER, directory, http1, max_buffer_bytes),
+        _replicas(GRPC_CLUSTER, directory, http2, max_buffer_bytes),
         _picker(picker_port, http2),
     ]
 
 
-def _replicas(name: str, directory: str, protocol: Config, max_body_bytes: int) -> Config:
+def _replicas(name: str, directory: str, protocol: Config, max_buffer_bytes: int) -> Config:
     return {
         "name": name,
         "type": "EDS",
         "connect_timeout": "1s",
-        "per_connection_buffer_limit_bytes": max_body_bytes,
+        "per_connection_buffer_limit_bytes": max_buffer_bytes,
         "eds_cluster_config": {
             "eds_config": {
                 "resource_api_version": "V3",

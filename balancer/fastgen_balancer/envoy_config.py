@@ -60,7 +60,7 @@ def bootstrap(addresses: Addresses, directory: str, limits: Limits | None = None
         },
         "static_resources": {
             "listeners": [listener(addresses.host, addresses.listener_port, limits)],
-            "clusters": clusters(directory, addresses.picker_port, limits.max_body_bytes),
+            "clusters": clusters(directory, addresses.picker_port, limits.max_buffer_bytes),
         },
     }
 

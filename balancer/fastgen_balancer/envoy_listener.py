@@ -11,6 +11,8 @@ Config: TypeAlias = dict[str, Any]
 
 METADATA: Final = "fastgen"
 """Namespace of the dynamic metadata with which the picker marks a request."""
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+STREAM_WINDOW_BYTES: Final = 1024 * 1024
 INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED)
 """What only the picker may say."""
 
@@ -19,7 +21,8 @@ INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED)
 class Limits:
     """Bounds that protect the balancer itself."""
 
-    max_body_bytes: int = 8 * 1024 * 1024
+    max_buffer_bytes: int = MAX_BODY_BYTES + STREAM_WINDOW_BYTES
+    """Above the bodies that we take: the picker refuses in better words than Envoy."""
     max_header_kibibytes: int = 64
     max_connections: int = 20_000
     max_heap_bytes: int = 1024 * 1024 * 1024
@@ -34,7 +37,7 @@ def listener(host: str, port: int, limits: Limits) -> Config:
     return {
         "name": "in",
         "address": {"socket_address": {"address": host, "port_value": port}},
-        "per_connection_buffer_limit_bytes": limits.max_body_bytes,
+        "per_connection_buffer_limit_bytes": limits.max_buffer_bytes,
         "socket_options": _keepalive_options(),
         "filter_chains": [
             {
@@ -72,12 +75,15 @@ def _connection_manager(limits: Limits) -> Config:
         },
         "http2_protocol_options": {
             "max_concurrent_streams": 1000,
+            # What may come in before the buffer's limit is felt.
+            "initial_stream_window_size": STREAM_WINDOW_BYTES,
+            "initial_connection_window_size": 16 * STREAM_WINDOW_BYTES,
             "connection_keepalive": {"interval": "30s", "timeout": "20s"},
         },
         "early_header_mutation_extensions": [_strip_internal_headers()],
         "access_log": [_access_log()],
         "local_reply_config": local_replies(),
-        "route_config": routes(limits.max_body_bytes),
+        "route_config": routes(limits.max_buffer_bytes),
         "http_filters": [_health_filter(), _ext_proc(limits), _router()],
     }
 

@@ -16,7 +16,7 @@ RETRY_ON: Final = (
 """Headers come with the first token: whatever fails before them may start anew elsewhere."""
 
 
-def routes(max_body_bytes: int) -> Config:
+def routes(max_buffer_bytes: int) -> Config:
     headers_only = {
         EXT_PROC: {
             "@type": f"{TYPES}.filters.http.ext_proc.v3.ExtProcPerRoute",
@@ -46,7 +46,7 @@ def routes(max_body_bytes: int) -> Config:
             {
                 "name": "in",
                 "domains": ["*"],
-                "request_body_buffer_limit": max_body_bytes,
+                "request_body_buffer_limit": max_buffer_bytes,
                 "routes": table,
             }
         ],

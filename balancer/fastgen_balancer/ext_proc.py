@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2, struct_pb2
 from fastgen_api.names import Header
 from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
-from fastgen_balancer.envoy_listener import METADATA
+from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
 from fastgen_balancer.envoy_routes import GENERATE_PATH, HTTP_PREFIX
 from fastgen_balancer.estimate import Size
 from fastgen_balancer.fleet import Fleet
@@ -96,7 +96,11 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                 read = estimate.size_of_grpc if exchange.is_grpc else estimate.size_of_http
                 exchange.size = read(body)
                 exchange.began_at = self._clock()
+                too_large = len(body) > MAX_BODY_BYTES
                 del body, message
+                if too_large:
+                    yield self._refuse(exchange, Refusal.TOO_LARGE)
+                    return
                 async for answer in self._place(exchange, in_body=True):
                     yield answer
             elif kind == "response_headers":
@@ -128,13 +132,16 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             yield messages.ProcessingResponse(override_message_timeout=patience)
             answer = await self._wait(exchange, answer, seconds)
         if isinstance(answer, Refusal):
-            self._metrics.refused(answer, counted=exchange.generates)
-            refusal = immediate_response(answer, is_grpc=exchange.is_grpc)
-            yield messages.ProcessingResponse(immediate_response=refusal)
+            yield self._refuse(exchange, answer)
             return
         exchange.placed_at = self._clock()
         self._metrics.picked()
         yield self._instruction(exchange, answer, in_body=in_body)
+
+    def _refuse(self, exchange: Exchange, refusal: Refusal) -> messages.ProcessingResponse:
+        self._metrics.refused(refusal, counted=exchange.generates)
+        response = immediate_response(refusal, is_grpc=exchange.is_grpc)
+        return messages.ProcessingResponse(immediate_response=response)
 
     async def _wait(self, exchange: Exchange, held: Held, seconds: float) -> Placed | Refusal:
         try:

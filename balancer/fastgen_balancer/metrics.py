@@ -61,7 +61,8 @@ class Metrics:
         """Counts a refusal; only one of a request for tokens says something about the SLO."""
         self._picks.labels(**self._labels, result=refusal.value).inc()
         if counted:
-            self.ended(Outcome.REFUSED)
+            is_ours = refusal is not Refusal.TOO_LARGE
+            self.ended(Outcome.REFUSED if is_ours else Outcome.EXCLUDED)
 
     def ended(self, outcome: Outcome) -> None:
         self._requests.labels(**self._labels, outcome=outcome.value).inc()

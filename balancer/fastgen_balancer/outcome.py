@@ -31,6 +31,8 @@ BROKEN: Final = frozenset(
         "local_reset",
     }
 )
+TOO_LARGE_DETAILS: Final = "request_payload_too_large"
+"""Envoy's own refusal, which gRPC clients see as UNKNOWN."""
 CLIENT_LEFT: Final = frozenset({"downstream_connection_termination", "downstream_remote_reset"})
 
 
@@ -65,6 +67,8 @@ def outcome_of(entry: Entry) -> Outcome | None:
         return None
     if entry.flags & CLIENT_LEFT:
         return None
+    if entry.details == TOO_LARGE_DETAILS:
+        return Outcome.EXCLUDED
     if entry.flags & BROKEN:
         return Outcome.ERROR
     if entry.is_grpc and entry.grpc_status is not None:

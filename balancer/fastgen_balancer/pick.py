@@ -42,10 +42,12 @@ class Pick:
 
 
 class Refusal(StrEnum):
-    """Why a request goes nowhere now."""
+    """Why a request goes nowhere."""
 
     NO_ENDPOINTS = "no_endpoints"
     FULL = "full"
+    TOO_LARGE = "too_large"
+    """Said before any picking."""
 
 
 def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick | Refusal:

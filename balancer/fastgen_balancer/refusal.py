@@ -9,6 +9,7 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from envoy.type.v3 import http_status_pb2
 
+from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
 from fastgen_balancer.pick import Refusal
 
 DETAILS: Final = "fastgen_refused"
@@ -22,7 +23,8 @@ class Answer:
     message: str
     kind: str
     code: str
-    retry_after_seconds: int
+    retry_after_seconds: int | None = None
+    """None: trying again would not help."""
 
 
 ANSWERS: Final = {
@@ -42,6 +44,13 @@ ANSWERS: Final = {
         "no_ready_replica",
         5,
     ),
+    Refusal.TOO_LARGE: Answer(
+        413,
+        grpc.StatusCode.INVALID_ARGUMENT.value[0],
+        f"The request is larger than {MAX_BODY_BYTES} bytes.",
+        "invalid_request_error",
+        "payload_too_large",
+    ),
 }
 
 
@@ -50,9 +59,12 @@ def immediate_response(
 ) -> external_processor_pb2.ImmediateResponse:
     """The answer that Envoy gives in a replica's stead."""
     answer = ANSWERS[refusal]
-    headers = {"retry-after": str(answer.retry_after_seconds)}
+    headers = {}
+    if answer.retry_after_seconds is not None:
+        headers["retry-after"] = str(answer.retry_after_seconds)
+        if is_grpc:
+            headers["grpc-retry-pushback-ms"] = str(answer.retry_after_seconds * 1000)
     if is_grpc:
-        headers["grpc-retry-pushback-ms"] = str(answer.retry_after_seconds * 1000)
         body = answer.message.encode()
     else:
         headers["content-type"] = "application/json"

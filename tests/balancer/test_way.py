@@ -6,6 +6,7 @@ import signal
 
 import grpc
 import httpx
+import pytest
 from balancer_process import complete, generate, idle, prompt_of, ready
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
@@ -102,11 +103,23 @@ async def test_a_body_over_the_limit(balance: Balance, http: httpx.AsyncClient) 
     async with serving(one) as a, balance(a) as balancer:
         large = await complete(http, balancer, "x" * 7_000_000, 1)
         assert large.status_code == 200
-        too_large = await complete(http, balancer, "x" * 9_000_000, 1)
-        assert too_large.status_code == 413
-        assert too_large.json()["error"]["code"] == "payload_too_large"
-        assert too_large.headers["content-type"] == "application/json"
+        for megabytes in (9, 30):  # The picker's answer, and Envoy's.
+            too_large = await complete(http, balancer, "x" * megabytes * 1_000_000, 1)
+            assert too_large.status_code == 413
+            assert too_large.json()["error"]["code"] == "payload_too_large"
+            assert too_large.headers["content-type"] == "application/json"
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await generate(balancer, "x" * 9_000_000, 1)
+        assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.aio.AioRpcError):
+            await generate(balancer, "x" * 30_000_000, 1)
         assert len(one.seen) == 1
+
+        async def all_excluded() -> bool:
+            return await balancer.metric(Metric.REQUESTS, outcome="excluded") == 4
+
+        await balancer.eventually(all_excluded)
+        assert await balancer.metric(Metric.REQUESTS) == 4
 
 
 async def test_many_streams_at_once(balance: Balance, http: httpx.AsyncClient) -> None:
