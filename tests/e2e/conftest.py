@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 from cluster_access import NAMESPACE, Kubernetes, wait_until
-from fastgen_devcluster import Cluster
+
+from fastgen_devcluster.cluster import PROMETHEUS_IN_CLUSTER, Cluster
 from fastgen_devcluster.images import build_images
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ def installation(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
         "upgrade", "--install", "fastgen", str(REPOSITORY / "charts/fastgen"),
         "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m",
         "--set", f"images.control={images.control},images.runtime={images.runtime}",
-        "--set", f"prometheus.url={kubernetes.cluster.prometheus_url}",
+        "--set", f"prometheus.url={PROMETHEUS_IN_CLUSTER}",
     )  # fmt: skip
     kubernetes.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
     kubernetes.kubectl("create", "namespace", NAMESPACE)

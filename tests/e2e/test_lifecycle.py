@@ -12,9 +12,10 @@ import grpc
 import openai
 import pytest
 from cluster_access import NAMESPACE, Kubernetes, wait_until
-from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
 from greedy_reference import PROMPTS, greedy_texts
 from traffic import run_traffic
+
+from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -173,9 +174,7 @@ async def test_a_rolling_update_under_load_breaks_no_stream(
     assert len({answer.replica for answer in traffic.answers}) == 2
 
 
-async def test_load_scales_up_and_its_end_scales_down(
-    one_replica: Kubernetes, url: str
-) -> None:
+async def test_load_scales_up_and_its_end_scales_down(one_replica: Kubernetes, url: str) -> None:
     scaling = {
         "mode": "Auto",
         "minReplicas": 1,
@@ -210,9 +209,11 @@ def test_a_model_that_does_not_exist_is_told(
     try:
         found = wait_until(
             "ModelReady=False",
-            lambda: (c := deployment.condition("absent", "ModelReady")).get("status") == "False"
-            and c["reason"] == "ModelNotFound"
-            and c,
+            lambda: (
+                (c := deployment.condition("absent", "ModelReady")).get("status") == "False"
+                and c["reason"] == "ModelNotFound"
+                and c
+            ),
             seconds=120,
         )
         assert "/models/absent.gguf" in found["message"]
@@ -228,10 +229,8 @@ def test_nothing_is_written_in_the_steady_state(deployment: Kubernetes) -> None:
 
 def test_deletion_needs_no_operator(deployment: Kubernetes, example: dict[str, Any]) -> None:
     system = ("-n", "fastgen-system")
-    deployment.kubectl("scale", *system, "deployment", "fastgen-operator", "--replicas=0")
-    deployment.kubectl(
-        "wait", *system, "pod", "--all", "--for=delete", "--timeout=60s"
-    )
+    deployment.kubectl("scale", *system, "deployment", "fastgen", "--replicas=0")
+    deployment.kubectl("wait", *system, "pod", "--all", "--for=delete", "--timeout=60s")
     deployment.kubectl("delete", "-n", NAMESPACE, "fgd", NAME, "--wait", "--timeout=60s")
     kinds = "deployments,replicasets,pods,services,configmaps,serviceaccounts,roles,rolebindings"
     selector = f"fastgen.dev/deployment={NAME}"
@@ -240,4 +239,4 @@ def test_deletion_needs_no_operator(deployment: Kubernetes, example: dict[str, A
         lambda: deployment.get(kinds, "-l", selector)["items"] == [],
         seconds=180,
     )
-    deployment.kubectl("scale", *system, "deployment", "fastgen-operator", "--replicas=1")
+    deployment.kubectl("scale", *system, "deployment", "fastgen", "--replicas=1")

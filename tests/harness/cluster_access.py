@@ -1,43 +1,18 @@
-"""How tests reach the real cluster: kubectl, helm, and what a FastGenDeployment says of itself."""
+"""What a test asks a FastGenDeployment on the real cluster."""
 
 import json
-import os
-import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fastgen_devcluster import Cluster
+from commands import Commands
 
 NAMESPACE = "fastgen-e2e"
 
-@dataclass(frozen=True)
-class Kubernetes:
-    """kubectl and helm against the session's cluster."""
 
-    cluster: Cluster
-
-    def run(self, program: str | Path, *words: str, stdin: str | None = None) -> str:
-        """The program's output; fails the test with its error text."""
-        done = subprocess.run(
-            [str(program), *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env=os.environ | {"KUBECONFIG": str(self.cluster.kubeconfig)},
-            timeout=300,
-        )
-        assert done.returncode == 0, f"{Path(program).name} {' '.join(words)}: {done.stderr}"
-        return done.stdout
-
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        return self.run(self.cluster.kubectl, *words, stdin=stdin)
-
-    def helm(self, *words: str) -> str:
-        return self.run(self.cluster.helm, *words)
+class Kubernetes(Commands):
+    """kubectl and helm, and the questions that the end-to-end tests ask with them."""
 
     def get(self, *words: str) -> Any:
         """An object as a dict."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import openai
 
+
 @dataclass(slots=True)
 class Answer:
     """How one streamed request went, as the client saw it."""
