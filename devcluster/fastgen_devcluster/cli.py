@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from fastgen_devcluster import buildah, images, lifecycle
@@ -34,7 +35,7 @@ def main() -> None:
     try:
         app()
     except (SetupError, CommandError) as failure:
-        console.print(f"[red]error:[/red] {failure}", markup=True, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(failure))}", soft_wrap=True)
         sys.exit(1)
 
 

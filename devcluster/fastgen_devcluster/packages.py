@@ -17,6 +17,7 @@ TOOLS = {
     "containerd": "containerd",
     "docker-registry": "docker-registry",
     "gcc": "gcc",
+    "gpg": "gpg",
     "ip": "iproute2",
     "iptables": "iptables",
     "mmdebstrap": "mmdebstrap",

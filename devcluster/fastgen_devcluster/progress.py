@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 console = Console(stderr=True, highlight=False)
@@ -48,7 +49,7 @@ def _release() -> None:
 @contextmanager
 def step(title: str) -> Iterator[None]:
     """Show a step while it runs, several at once if need be, and its time when it is done."""
-    started = time.monotonic()
+    started, title = time.monotonic(), escape(title)
     live = _acquire() if console.is_terminal else None
     task = live.add_task(title) if live else None
     mark = "[red]failed[/red]"
