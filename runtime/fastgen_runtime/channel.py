@@ -4,6 +4,9 @@ One ZeroMQ PAIR socket on this machine only. No high-water mark: an engine never
 front, and a front bounds what it sends by the number of requests that it lets in.
 """
 
+import secrets
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
@@ -82,11 +85,12 @@ _events: Final = msgspec.msgpack.Decoder(Event)
 class FrontEnd:
     """The front's end: binds, sends commands, receives events."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self) -> None:
+        self.address, self._directory = _new_address()
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)
-        self._socket.bind(address)
+        self._socket.bind(self.address)
 
     def send(self, command: Command) -> None:
         """Sends at once; without a high-water mark nothing has to be awaited."""
@@ -97,8 +101,24 @@ class FrontEnd:
         while True:
             yield _events.decode(await self._socket.recv())
 
+    def remove_file(self) -> None:
+        """Once the engine has connected nobody else needs the address: no exit can leave it."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
     def close(self) -> None:
         self._context.destroy(linger=0)
+        self.remove_file()
+
+
+def _new_address() -> tuple[str, str | None]:
+    """An address that only this user reaches and its folder, where any folder can be written."""
+    try:
+        directory = tempfile.mkdtemp(prefix="fastgen-")
+    except OSError:
+        # No writable folder at all: a name without a file, which Linux has.
+        return f"ipc://@fastgen-{secrets.token_hex(16)}", None
+    return f"ipc://{directory}/engine", directory
 
 
 class EngineEnd:

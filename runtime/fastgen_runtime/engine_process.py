@@ -1,13 +1,8 @@
 """Starts the engine process, and knows how it ended."""
 
 import asyncio
-import secrets
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -17,21 +12,6 @@ from fastgen_runtime.config import EngineConfig
 from fastgen_runtime.startup_error import StartupError
 
 _STOP_SECONDS: Final = 5.0
-
-
-@contextmanager
-def channel_address() -> Iterator[str]:
-    """An address for the channel that only this user reaches, where any folder can be written."""
-    try:
-        directory = tempfile.mkdtemp(prefix="fastgen-")
-    except OSError:
-        # No writable folder at all: a Linux name without a file.
-        yield f"ipc://@fastgen-{secrets.token_hex(16)}"
-        return
-    try:
-        yield f"ipc://{directory}/engine"
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class EngineProcess:

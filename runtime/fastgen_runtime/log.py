@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from types import TracebackType
 from typing import Any, Final
 
 _logger: Final = logging.getLogger("fastgen")
@@ -34,6 +35,7 @@ def start_logging(process: str) -> None:
     handler.setFormatter(_JsonLines(process))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
     _logger.setLevel(logging.INFO)
 
 
@@ -45,3 +47,9 @@ def log_event(event: str, **fields: Any) -> None:
 def log_problem(event: str, error: BaseException | None = None, **fields: Any) -> None:
     """Something that a person should look at; with the traceback of `error`."""
     _logger.error(event, exc_info=error, extra={"fields": fields})
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    log_problem(f"the process ends by an uncaught {kind.__name__}", error)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine
+from contextlib import closing
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
@@ -11,7 +12,7 @@ from fastgen_runtime.capacity import model_length
 from fastgen_runtime.channel import FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.config import Config, EngineConfig, replica_name
-from fastgen_runtime.engine_process import EngineProcess, channel_address
+from fastgen_runtime.engine_process import EngineProcess
 from fastgen_runtime.fetch import fetch
 from fastgen_runtime.front import Front
 from fastgen_runtime.grpc_server import GrpcServer
@@ -118,7 +119,6 @@ class Replica:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._front.close()
-        self._channel.close()
 
     async def _listen(self) -> None:
         async for event in self._channel.events():
@@ -128,6 +128,7 @@ class Replica:
                 continue
             self._front.handle(event)
             if isinstance(event, Ready):
+                self._channel.remove_file()
                 self._ready.set_result(None)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -156,9 +157,8 @@ async def run_replica(config: Config) -> int:
     slo = read_slo(config.slo_file)
     path = fetch(config.model)
     checkpoint = open_checkpoint(path)
-    with channel_address() as address:
-        channel = FrontEnd(address)
-        engine_config = _engine_config(config, checkpoint, address)
+    with closing(FrontEnd()) as channel:
+        engine_config = _engine_config(config, checkpoint, channel.address)
         # The engine loads while the front does, and is started before there are gRPC threads.
         engine = await EngineProcess.start(engine_config)
         front = Front(

@@ -1,0 +1,77 @@
+"""The engine with the real model: what the scheduler does must not change what is said."""
+
+from pathlib import Path
+
+import pytest
+
+from fastgen_api.spec import DType
+from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.engine import Engine
+from fastgen_runtime.plan import Limits
+from fastgen_runtime.request import NewRequest
+from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.step import Sampling
+
+NUM_TOKENS = 12
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
+    "def fibonacci(n):",
+    "Three reasons to learn to cook: first,",
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(smollm2_path: Path) -> Checkpoint:
+    return open_checkpoint(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def runner(checkpoint: Checkpoint) -> Runner:
+    """Thirteen blocks of four tokens: too few for all the answers."""
+    config = RunnerConfig(
+        dtype=DType.FLOAT32,
+        block_size=4,
+        num_blocks=13,
+        max_model_length=52,
+        max_step_tokens=32,
+        threads=1,
+    )
+    return Runner.load(checkpoint, config)
+
+
+def generate(
+    runner: Runner, checkpoint: Checkpoint, limits: Limits, prompts: list[str], sampling: Sampling
+) -> tuple[list[list[int]], int]:
+    """Each prompt's tokens, all asked for at once, and how often one was preempted."""
+    engine = Engine(runner, limits, checkpoint.eos_token_ids)
+    answers: dict[str, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        token_ids = checkpoint.tokenizer.encode(prompt).ids
+        new = NewRequest(str(number), token_ids, NUM_TOKENS, sampling, ignore_eos=True)
+        assert engine.add(new) is None
+        answers[str(number)] = []
+    while engine.has_work:
+        for token in engine.step().committed.tokens:
+            answers[token.request_id].append(token.token_id)
+        engine.check()
+    load = engine.load()
+    assert (load.num_running, load.num_waiting, load.num_owed) == (0, 0, 0)
+    assert load.num_free_blocks == runner.num_blocks
+    return [answers[str(number)] for number in range(len(prompts))], load.num_preemptions
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(0.8, 0.95, seed=7)])
+def test_preempted_requests_say_what_they_say_alone(
+    runner: Runner, checkpoint: Checkpoint, sampling: Sampling
+) -> None:
+    careful = Limits(budget_tokens=32, max_running=1, max_waiting=8, max_length=52)
+    greedy = Limits(
+        budget_tokens=32, max_running=4, max_waiting=8, max_length=52, expected_output_tokens=1
+    )
+    alone, none = generate(runner, checkpoint, careful, PROMPTS, sampling)
+    together, preemptions = generate(runner, checkpoint, greedy, PROMPTS, sampling)
+    assert none == 0
+    assert preemptions > 0
+    assert together == alone
+    assert all(len(tokens) == NUM_TOKENS for tokens in alone)
