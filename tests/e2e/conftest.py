@@ -8,11 +8,11 @@ import pytest
 import yaml
 from cluster_access import NAMESPACE, Kubernetes, wait_until
 
-from fastgen_devcluster.cluster import PROMETHEUS_IN_CLUSTER, Cluster
+from fastgen_devcluster.cluster import Cluster
+from fastgen_devcluster.demo.installation import install_chart
 from fastgen_devcluster.images import build_images
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SYSTEM_NAMESPACE = "fastgen-system"
 NAME = "smollm2"
 
 
@@ -29,13 +29,7 @@ def kubernetes(cluster: Cluster) -> Kubernetes:
 @pytest.fixture(scope="session")
 def installation(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
     """The chart, installed by Helm with the images of this tree."""
-    images = build_images()
-    kubernetes.helm(
-        "upgrade", "--install", "fastgen", str(REPOSITORY / "charts/fastgen"),
-        "--namespace", SYSTEM_NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m",
-        "--set", f"images.control={images.control},images.runtime={images.runtime}",
-        "--set", f"prometheus.url={PROMETHEUS_IN_CLUSTER}",
-    )  # fmt: skip
+    install_chart(kubernetes.cluster, build_images(), ())
     kubernetes.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
     kubernetes.kubectl("create", "namespace", NAMESPACE)
     yield kubernetes

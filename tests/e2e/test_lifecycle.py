@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import openai
 import pytest
 from cluster_access import NAMESPACE, Kubernetes, wait_until
@@ -16,10 +17,12 @@ from greedy_reference import PROMPTS, greedy_texts
 from traffic import run_traffic
 
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
+from fastgen_devcluster.demo.installation import SYSTEM_NAMESPACE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NAME = "smollm2"
+REPOSITORY = Path(__file__).resolve().parents[2]
 GREEDY_TOKENS = 32
 
 
@@ -68,6 +71,15 @@ def process_of(pod: dict[str, Any]) -> int:
         if inside and b"fastgen" in command and namespace_pids[-1:] == ["1"]:
             return int(entry.name)
     raise LookupError(f"no process of pod {uid}")
+
+
+def restarts(kubernetes: Kubernetes) -> int:
+    """How often the replicas' containers were started again."""
+    return sum(
+        state["restartCount"]
+        for pod in kubernetes.replicas(NAME)
+        for state in pod["status"].get("containerStatuses", [])
+    )
 
 
 def test_the_openai_client_streams_an_answer(url: str) -> None:
@@ -136,6 +148,27 @@ def test_a_bad_grpc_request_is_told_its_field(url: str) -> None:
     assert "temperature" in caught.value.details()
 
 
+def test_a_stream_of_a_killed_replica_ends_with_an_error(one_replica: Kubernetes, url: str) -> None:
+    victim = one_replica.replicas(NAME)[0]
+    request = inference_pb2.GenerateRequest(
+        text="Once upon a time",
+        sampling=inference_pb2.Sampling(temperature=0),
+        stopping=inference_pb2.Stopping(max_tokens=1000, ignore_eos=True),
+    )
+    with channel(url) as stubs:
+        over_grpc = inference_pb2_grpc.InferenceServiceStub(stubs).Generate(request)
+        over_http = iter(chat(url, "Tell a very long story.", max_tokens=1000, temperature=0))
+        assert next(over_grpc).text
+        assert next(over_http).choices
+        os.kill(process_of(victim), signal.SIGKILL)
+        with pytest.raises(grpc.RpcError):
+            list(over_grpc)
+        # Cut without [DONE]: a client must not take a part for the whole.
+        with pytest.raises((httpx.HTTPError, openai.APIError)):
+            list(over_http)
+    wait_until("the container restarted", lambda: restarts(one_replica) >= 1, seconds=60)
+
+
 async def test_a_killed_replica_breaks_only_its_own_streams(
     two_replicas: Kubernetes, url: str
 ) -> None:
@@ -149,6 +182,7 @@ async def test_a_killed_replica_breaks_only_its_own_streams(
     assert {answer.replica for answer in traffic.broken} <= {name}
     refused = [answer for answer in traffic.failed if not answer.started]
     assert {answer.status for answer in refused} <= {503}
+    assert restarts(two_replicas) >= 1
     assert served_after - {name, None}
     assert len(traffic.failed) < len(traffic.answers) / 2
 
@@ -221,14 +255,25 @@ def test_a_model_that_does_not_exist_is_told(
         deployment.kubectl("delete", "-n", NAMESPACE, "fgd", "absent", "--wait")
 
 
-def test_nothing_is_written_in_the_steady_state(deployment: Kubernetes) -> None:
+def test_helm_test_sends_a_real_request(deployment: Kubernetes) -> None:
+    release = ("fastgen", "--namespace", SYSTEM_NAMESPACE)
+    target = f"test.deployment={NAME},test.namespace={NAMESPACE}"
+    chart = str(REPOSITORY / "charts/fastgen")
+    deployment.helm(
+        "upgrade", *release[:1], chart, *release[1:], "--reuse-values", "--wait", "--set", target
+    )
+    report = deployment.helm("test", *release, "--logs", "--timeout", "2m")
+    assert "Succeeded" in report
+
+
+def test_kopf_leaves_no_mark(deployment: Kubernetes) -> None:
     resource = deployment.get("fgd", NAME)
     assert "finalizers" not in resource["metadata"]
     assert not [key for key in resource["metadata"].get("annotations", {}) if "kopf" in key]
 
 
 def test_deletion_needs_no_operator(deployment: Kubernetes, example: dict[str, Any]) -> None:
-    system = ("-n", "fastgen-system")
+    system = ("-n", SYSTEM_NAMESPACE)
     deployment.kubectl("scale", *system, "deployment", "fastgen", "--replicas=0")
     deployment.kubectl("wait", *system, "pod", "--all", "--for=delete", "--timeout=60s")
     deployment.kubectl("delete", "-n", NAMESPACE, "fgd", NAME, "--wait", "--timeout=60s")
