@@ -61,6 +61,8 @@ def step(title: str) -> Iterator[None]:
         if live is not None and task is not None:
             live.remove_task(task)
         if seconds >= QUIET_SECONDS or "failed" in mark:
-            console.print(f"  {mark}  {title}  [dim]{format_seconds(seconds)}[/dim]")
+            console.print(
+                f"  {mark}  {title}  [dim]{format_seconds(seconds)}[/dim]", soft_wrap=True
+            )
         if live is not None:
             _release()
