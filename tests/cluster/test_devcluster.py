@@ -152,7 +152,7 @@ def test_a_pod_finds_services_by_name_and_nothing_outside(cluster: Cluster, pod:
     assert api == Settings.from_environment().service_address(1)
     with pytest.raises(CommandError, match=r"Name or service not known|No address"):
         python(cluster, pod, lookup.format("no-such-host.example.com"))
-    connect = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=5)"
+    connect = "import socket; socket.create_connection(('198.51.100.1', 80), timeout=5)"
     with pytest.raises(CommandError, match="Network is unreachable"):
         python(cluster, pod, connect)
 
