@@ -212,6 +212,42 @@ def test_the_victim_of_a_full_pool_is_the_one_with_least_to_recompute() -> None:
     assert scheduler.blocks.num_free == 6
 
 
+def test_a_preempted_request_keeps_its_place_and_is_counted_once() -> None:
+    scheduler = Scheduler(BlockPool(6, 4), Limits(4, 2, 8, 200, expected_output_tokens=1))
+    cache = ToyCache(4)
+    news = [request("short", 5, 6, True), request("long", 11, 6, True), request("next", 4, 2)]
+    for new in news:
+        scheduler.add(new)
+    prompt_tokens = output_tokens = 0
+    order: list[str] = []
+    while scheduler.running or scheduler.waiting:
+        before = scheduler.num_preemptions
+        step = scheduler.schedule()
+        if scheduler.num_preemptions > before and not order:
+            order = [waiting.request_id for waiting in scheduler.waiting]
+        committed = scheduler.commit(step, cache.run(step))
+        prompt_tokens += committed.num_prompt_tokens
+        output_tokens += committed.num_output_tokens
+    # The step that preempts lets nobody in, though a place in `running` became free.
+    assert order == ["short", "next"]
+    assert prompt_tokens == 5 + 11 + 4
+    assert output_tokens == sum(len(alone(new)) for new in news)
+
+
+def test_a_victim_gives_back_its_tokens_and_blocks() -> None:
+    def running(prompt: int, num_computed: int, block_ids: list[int], arrival: int) -> Request:
+        made = Request(request(f"r{arrival}", prompt, 4), arrival)
+        made.num_computed, made.block_ids = num_computed, block_ids
+        return made
+
+    first = running(6, 5, [0, 1], 0)
+    needy = running(9, 8, [2, 3], 1)
+    prompt = running(12, 8, [4, 5], 2)
+    plan = schedule([first, needy, prompt], [], 6, 0, 4, Limits(3, 3, 0, 100))
+    assert plan.preempted == (first,)
+    assert plan.pieces == ((needy, 1), (prompt, 2))
+
+
 def test_schedule_changes_nothing() -> None:
     running = Request(request("a", 8, 8), 0)
     waiting = Request(request("b", 8, 8), 1)
