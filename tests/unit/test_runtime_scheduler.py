@@ -215,7 +215,7 @@ def test_the_victim_of_a_full_pool_is_the_one_with_least_to_recompute() -> None:
 def test_a_preempted_request_keeps_its_place_and_is_counted_once() -> None:
     scheduler = Scheduler(BlockPool(6, 4), Limits(4, 2, 8, 200, expected_output_tokens=1))
     cache = ToyCache(4)
-    news = [request("short", 5, 6, True), request("long", 11, 6, True), request("next", 4, 2)]
+    news = [request("short", 5, 6, True), request("long", 11, 6, True), request("next", 4, 2, True)]
     for new in news:
         scheduler.add(new)
     prompt_tokens = output_tokens = 0
