@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import httpx
+import httpx2
 
 from fastgen_balancer.envoy_admin import EnvoyAdmin
 
@@ -46,7 +46,7 @@ class Drain:
             await asyncio.sleep(self._settle_seconds())
             await self._admin.close_listeners()
             left = await self.wait_for_streams()
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             log.warning("drain ends: Envoy does not answer", extra={"error": repr(error)})
             return True
         log.info("drain ends", extra={"open_requests": left})

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from fastgen_balancer.endpoint_files import ENVOY_FILE
 
@@ -12,10 +12,10 @@ ACTIVE_REQUESTS: Final = "http.in.downstream_rq_active"
 
 
 class EnvoyAdmin:
-    """Raises httpx.HTTPError where Envoy does not answer."""
+    """Raises httpx2.HTTPError where Envoy does not answer."""
 
     def __init__(self, base_url: str) -> None:
-        self._client = httpx.AsyncClient(base_url=base_url, timeout=2.0, trust_env=False)
+        self._client = httpx2.AsyncClient(base_url=base_url, timeout=2.0, trust_env=False)
 
     async def fail_health(self) -> None:
         await self._post("/healthcheck/fail")
@@ -51,7 +51,7 @@ class EnvoyAdmin:
     async def _state(self) -> str | None:
         try:
             return (await self._client.get("/ready")).text.strip()
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             return None
 
     async def _post(self, path: str) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-import httpx
 import httpx2
 from lightkube import ApiError, AsyncClient
 from lightkube.models.meta_v1 import OwnerReference
@@ -85,7 +84,7 @@ async def lead(
         timing=timing,
     )
     metrics = AutoscalerMetrics(registry, name, namespace)
-    async with httpx.AsyncClient() as http, asyncio.TaskGroup() as group:
+    async with httpx2.AsyncClient() as http, asyncio.TaskGroup() as group:
         group.create_task(leadership.run())
         autoscaler = Autoscaler(
             access, leadership, http, local_signals, prometheus_url, windows or Windows(), metrics
@@ -109,7 +108,7 @@ class Autoscaler:
         self,
         access: DeploymentAccess,
         leadership: Leadership,
-        http: httpx.AsyncClient,
+        http: httpx2.AsyncClient,
         local_signals: Callable[[], LocalSignals],
         prometheus_url: str | None,
         windows: Windows,

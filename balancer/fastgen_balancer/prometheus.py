@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
-import httpx
+import httpx2
 import msgspec
 
 from fastgen_api.names import Outcome, Target
@@ -37,29 +37,29 @@ Part = Mapping[str, float]
 
 
 async def read_metrics(
-    http: httpx.AsyncClient, url: str | None, selector: Selector, windows: Windows
+    http: httpx2.AsyncClient, url: str | None, selector: Selector, windows: Windows
 ) -> MetricSignals | Unknown:
     """One snapshot; never raises because of Prometheus or its URL, and never tells the URL."""
     if url is None:
         return Unknown("NotConfigured", "no Prometheus is configured")
     try:
-        base = httpx.URL(url)
-    except httpx.InvalidURL:
+        base = httpx2.URL(url)
+    except httpx2.InvalidURL:
         return Unknown("InvalidUrl", "the URL of Prometheus is not valid")
     if base.scheme not in ("http", "https") or not base.host or base.query:
         text = "the URL of Prometheus must be http:// or https:// with a host and without a query"
         return Unknown("InvalidUrl", text)
     # Credentials travel in a header: URLs are logged.
-    auth = httpx.BasicAuth(base.username, base.password) if base.username else httpx.Auth()
+    auth = httpx2.BasicAuth(base.username, base.password) if base.username else httpx2.Auth()
     address = base.copy_with(
         username=None, password=None, path=base.path.rstrip("/") + "/api/v1/query", fragment=None
     )
     query = {"query": snapshot(selector, windows), "timeout": f"{TIMEOUT_SECONDS:.0f}s"}
     try:
         response = await http.post(address, data=query, auth=auth, timeout=TIMEOUT_SECONDS)
-    except httpx.TimeoutException:
+    except httpx2.TimeoutException:
         return Unknown("Timeout", f"Prometheus did not answer within {TIMEOUT_SECONDS:.0f} s")
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
         return Unknown("Unreachable", f"Prometheus cannot be reached ({type(error).__name__})")
     return parse(response.status_code, response.content, selector, windows)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-import httpx
+import httpx2
 import uvicorn
 from envoy.service.accesslog.v3 import als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
@@ -145,7 +145,7 @@ async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
     if not await admin.is_draining():
         return
     log.warning("Envoy has drained and starts anew")
-    with contextlib.suppress(httpx.HTTPError):
+    with contextlib.suppress(httpx2.HTTPError):
         await drain.wait_for_streams()
         await admin.quit()
 

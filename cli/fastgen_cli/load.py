@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from fastgen_api.names import Header
 
@@ -184,12 +184,12 @@ class Load:
 
     async def run(self, arrivals: Iterable[Arrival], plan: Plan, stop: asyncio.Event) -> None:
         """Send the arrivals when they are due, until `stop`, and wait for the answers."""
-        limits = httpx.Limits(max_connections=plan.max_concurrent)
-        timeout = httpx.Timeout(plan.timeout_seconds, connect=10)
+        limits = httpx2.Limits(max_connections=plan.max_concurrent)
+        timeout = httpx2.Timeout(plan.timeout_seconds, connect=10)
         self.started = time.monotonic()
         # trust_env=False: a proxy variable of the shell is not part of what is measured.
         async with (
-            httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client,
+            httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client,
             asyncio.TaskGroup() as tasks,
         ):
             for arrival in arrivals:
@@ -204,11 +204,11 @@ class Load:
 
     async def run_closed(self, prompts: Iterable[Arrival], plan: Plan, stop: asyncio.Event) -> None:
         """Keep `plan.max_concurrent` requests in flight until `stop` or the plan's duration."""
-        timeout = httpx.Timeout(plan.timeout_seconds, connect=10)
+        timeout = httpx2.Timeout(plan.timeout_seconds, connect=10)
         self.started = time.monotonic()
         waiting = iter(prompts)
 
-        async def one_after_another(client: httpx.AsyncClient) -> None:
+        async def one_after_another(client: httpx2.AsyncClient) -> None:
             while not stop.is_set() and self.now() < plan.duration_seconds:
                 arrival = next(waiting, None)
                 if arrival is None:
@@ -218,25 +218,25 @@ class Load:
                     await _stopped_before(stop, 0.2)
 
         async with (
-            httpx.AsyncClient(timeout=timeout, trust_env=False) as client,
+            httpx2.AsyncClient(timeout=timeout, trust_env=False) as client,
             asyncio.TaskGroup() as tasks,
         ):
             for _ in range(plan.max_concurrent):
                 tasks.create_task(one_after_another(client))
 
-    async def _send(self, client: httpx.AsyncClient, arrival: Arrival) -> Sample:
+    async def _send(self, client: httpx2.AsyncClient, arrival: Arrival) -> Sample:
         self.sent += 1
         sent = self.now()
         try:
             sample = await self._ask(client, arrival, sent)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             sample = Sample(sent, self.now(), UNSENT, error=type(error).__name__)
         finally:
             self.in_flight -= 1
         self.samples.append(sample)
         return sample
 
-    async def _ask(self, client: httpx.AsyncClient, arrival: Arrival, sent: float) -> Sample:
+    async def _ask(self, client: httpx2.AsyncClient, arrival: Arrival, sent: float) -> Sample:
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": arrival.prompt}],

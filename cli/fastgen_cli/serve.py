@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import httpx
+import httpx2
 from rich.console import Console
 
 from fastgen_cli import plan
@@ -141,8 +141,8 @@ def _start_balancer(
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=2, trust_env=False).status_code == 200
-    except httpx.HTTPError:
+        return httpx2.get(url, timeout=2, trust_env=False).status_code == 200
+    except httpx2.HTTPError:
         return False
 
 

@@ -21,7 +21,7 @@ class ChatTemplateError(ValueError):
 class _Generation(Extension):
     """`{% generation %}` marks what a model is trained on; in a prompt it changes nothing."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012  # the base class declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

@@ -35,7 +35,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[split]
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or ())
+    _add_special_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or [])
     if metadata.get("tokenizer.ggml.add_bos_token"):
         _prepend_bos(tokenizer, tokens, metadata.get("tokenizer.ggml.bos_token_id"))
     return tokenizer

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
-import httpx
+import httpx2
 import pytest
 from balancer_process import complete, generate, idle
 from small_replica import Replica, serving
@@ -39,7 +39,7 @@ async def replica_process(
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 async def test_a_crash_before_the_first_token_is_tried_once_elsewhere(
-    balance: Balance, http: httpx.AsyncClient, protocol: str
+    balance: Balance, http: httpx2.AsyncClient, protocol: str
 ) -> None:
     other = Replica("other")
     other.owed = 1_000_000
@@ -72,7 +72,7 @@ async def _endpoints(balancer, number: int) -> bool:
 
 
 async def test_a_crash_is_repeated_on_one_other_replica_only(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     async with (
         replica_process("one") as (a, first),
@@ -88,7 +88,9 @@ async def test_a_crash_is_repeated_on_one_other_replica_only(
         assert [p.returncode for p in (first, second, third)].count(None) == 1
 
 
-async def test_full_replicas_are_tried_elsewhere(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_full_replicas_are_tried_elsewhere(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
     one, two = Replica("one"), Replica("two")
     one.refuse, two.owed = True, 1_000_000
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
@@ -112,7 +114,7 @@ async def _refused(balancer, number: int) -> bool:
     return await balancer.metric(Metric.REQUESTS, outcome="refused") == number
 
 
-async def test_a_broken_stream_shows(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_a_broken_stream_shows(balance: Balance, http: httpx2.AsyncClient) -> None:
     async with replica_process("one") as (a, process), balance(a) as balancer:
         words: list[str] = []
 
@@ -127,7 +129,7 @@ async def test_a_broken_stream_shows(balance: Balance, http: httpx.AsyncClient) 
         await asyncio.sleep(1.5)
         process.kill()
         http_error, grpc_error = await reading
-        assert isinstance(http_error, httpx.RemoteProtocolError)
+        assert isinstance(http_error, httpx2.RemoteProtocolError)
         assert len(words) > 5
         assert "data: [DONE]" not in words
         assert isinstance(grpc_error, grpc.aio.AioRpcError)
@@ -138,7 +140,7 @@ async def test_a_broken_stream_shows(balance: Balance, http: httpx.AsyncClient) 
 
 
 async def test_clients_that_leave_are_taken_off_the_books(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     one = Replica("one")
     async with serving(one) as a, balance(a) as balancer:
@@ -155,7 +157,7 @@ async def test_clients_that_leave_are_taken_off_the_books(
 
 
 async def test_a_full_replica_makes_requests_wait(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     one = Replica("one", capacity=1)
     arguments = ("--max-queued-requests", "2", "--max-wait-seconds", "20")
@@ -192,7 +194,7 @@ async def _queued(balancer, number: int) -> bool:
     return await balancer.metric(Metric.QUEUED_REQUESTS) == number
 
 
-async def test_patience_in_the_queue_ends(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_patience_in_the_queue_ends(balance: Balance, http: httpx2.AsyncClient) -> None:
     one = Replica("one", capacity=1)
     one.extra_load = 1
     async with serving(one) as a, balance(a, arguments=("--max-wait-seconds", "1.5")) as balancer:
@@ -209,7 +211,7 @@ async def test_patience_in_the_queue_ends(balance: Balance, http: httpx.AsyncCli
 
 
 async def test_a_draining_replica_gets_nothing_new(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     one, two = Replica("one"), Replica("two")
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
@@ -230,7 +232,7 @@ async def test_a_draining_replica_gets_nothing_new(
 
 
 async def test_a_silent_replica_is_left_out_until_it_speaks(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     one, two = Replica("one"), Replica("two")
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
@@ -242,7 +244,7 @@ async def test_a_silent_replica_is_left_out_until_it_speaks(
 
 
 async def test_an_endpoint_that_leaves_keeps_its_streams(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     """Envoy alone, so that nothing but its endpoint files decides."""
     one, two = Replica("one"), Replica("two")
@@ -267,7 +269,7 @@ async def test_an_endpoint_that_leaves_keeps_its_streams(
         assert len(grpc_answer) == 40
 
 
-async def test_drain_waits_for_the_open_streams(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_drain_waits_for_the_open_streams(balance: Balance, http: httpx2.AsyncClient) -> None:
     one = Replica("one")
     async with serving(one) as a, balance(a) as balancer:
         streams = asyncio.gather(
@@ -295,7 +297,7 @@ async def test_drain_waits_for_the_open_streams(balance: Balance, http: httpx.As
         assert await asyncio.wait_for(balancer.picker.wait(), 10) == 0
 
 
-async def test_a_drain_that_takes_too_long_ends(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_a_drain_that_takes_too_long_ends(balance: Balance, http: httpx2.AsyncClient) -> None:
     one = Replica("one")
     async with serving(one) as a, balance(a, arguments=("--drain-seconds", "1")) as balancer:
         stream = asyncio.create_task(complete(http, balancer, "gap=0.1", 100))

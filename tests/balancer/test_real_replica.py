@@ -4,7 +4,7 @@ import asyncio
 import signal
 from pathlib import Path
 
-import httpx
+import httpx2
 import openai
 import pytest
 from balancer_process import Balancer, generate, idle
@@ -91,7 +91,7 @@ async def test_a_replica_that_drains_and_one_that_dies(
             broken = asyncio.create_task(stream_chat(client, 400))
             await balancer.eventually(lambda: second.load().running_requests)
             second.process.kill()
-            with pytest.raises((openai.APIError, httpx.RemoteProtocolError)):
+            with pytest.raises((openai.APIError, httpx2.RemoteProtocolError)):
                 await broken
             await balancer.eventually(
                 lambda: balancer.metric(Metric.REQUESTS, outcome=Outcome.ERROR.value)

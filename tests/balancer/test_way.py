@@ -6,7 +6,7 @@ import json
 import signal
 
 import grpc
-import httpx
+import httpx2
 import pytest
 from balancer_process import complete, generate, idle, prompt_of, ready
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
@@ -21,7 +21,7 @@ from .conftest import Balance
 
 
 async def test_a_streamed_answer_over_http_and_grpc(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     one, two = Replica("one"), Replica("two")
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
@@ -40,7 +40,9 @@ async def test_a_streamed_answer_over_http_and_grpc(
         assert await balancer.metric(Metric.REQUESTS) == 0, "the replica counts what it completed"
 
 
-async def test_the_less_loaded_replica_is_picked(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_the_less_loaded_replica_is_picked(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
     one, two = Replica("one"), Replica("two")
     one.owed = 100_000
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
@@ -53,7 +55,7 @@ async def test_the_less_loaded_replica_is_picked(balance: Balance, http: httpx.A
             assert (await complete(http, balancer, "", 1)).headers[Header.REPLICA] == "one"
 
 
-async def test_headers_are_ours(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_headers_are_ours(balance: Balance, http: httpx2.AsyncClient) -> None:
     one, other = Replica("one"), Replica("other")
     async with serving(one) as a, serving(other) as b, balance(a) as balancer:
         lies = {
@@ -81,7 +83,7 @@ async def test_headers_are_ours(balance: Balance, http: httpx.AsyncClient) -> No
         assert not other.seen
 
 
-async def test_other_requests_need_no_engine(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_other_requests_need_no_engine(balance: Balance, http: httpx2.AsyncClient) -> None:
     """Listing models, reflection and health pass a full replica; unknown paths pass nothing."""
     one = Replica("one", capacity=1)
     one.extra_load = 1
@@ -99,7 +101,7 @@ async def test_other_requests_need_no_engine(balance: Balance, http: httpx.Async
         assert (await http.get(f"{balancer.url}{BALANCER_HEALTH_PATH}")).status_code == 200
 
 
-async def test_a_body_over_the_limit(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_a_body_over_the_limit(balance: Balance, http: httpx2.AsyncClient) -> None:
     one = Replica("one")
     async with serving(one) as a, balance(a) as balancer:
         large = await complete(http, balancer, "x" * 7_000_000, 1)
@@ -110,7 +112,7 @@ async def test_a_body_over_the_limit(balance: Balance, http: httpx.AsyncClient) 
         assert too_large.headers["content-type"] == "application/json"
         # Envoy answers before it has read the whole body; a client that is still sending may see
         # the connection's end in place of the answer.
-        with contextlib.suppress(httpx.ReadError, httpx.WriteError):
+        with contextlib.suppress(httpx2.ReadError, httpx2.WriteError):
             far_too_large = await complete(http, balancer, "x" * 30_000_000, 1)
             assert far_too_large.status_code == 413
             assert far_too_large.json()["error"]["code"] == "payload_too_large"
@@ -128,7 +130,7 @@ async def test_a_body_over_the_limit(balance: Balance, http: httpx.AsyncClient) 
         assert await balancer.metric(Metric.REQUESTS) == 4
 
 
-async def test_many_streams_at_once(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_many_streams_at_once(balance: Balance, http: httpx2.AsyncClient) -> None:
     one, two = Replica("one", capacity=200), Replica("two", capacity=200)
     async with (
         serving(one) as a,
@@ -146,7 +148,7 @@ async def test_many_streams_at_once(balance: Balance, http: httpx.AsyncClient) -
         await balancer.eventually(lambda: idle(balancer))
 
 
-async def test_the_picker_may_die_and_come_back(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_the_picker_may_die_and_come_back(balance: Balance, http: httpx2.AsyncClient) -> None:
     one, two = Replica("one"), Replica("two")
     async with serving(one) as a, serving(two) as b, balance(a, b) as balancer:
         stream = asyncio.create_task(generate(balancer, "gap=0.1", 150))
@@ -167,7 +169,7 @@ async def test_the_picker_may_die_and_come_back(balance: Balance, http: httpx.As
 
 
 async def test_a_hung_picker_delays_but_does_not_stop(
-    balance: Balance, http: httpx.AsyncClient
+    balance: Balance, http: httpx2.AsyncClient
 ) -> None:
     one = Replica("one")
     async with serving(one) as a, balance(a) as balancer:
@@ -180,7 +182,7 @@ async def test_a_hung_picker_delays_but_does_not_stop(
         assert response.elapsed.total_seconds() < 4
 
 
-async def test_the_log_tells_no_prompt(balance: Balance, http: httpx.AsyncClient) -> None:
+async def test_the_log_tells_no_prompt(balance: Balance, http: httpx2.AsyncClient) -> None:
     one = Replica("one")
     one.refuse = True
     async with serving(one) as a, balance(a, arguments=("--log-level", "debug")) as balancer:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from cluster_access import wait_until
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -76,7 +76,7 @@ class Scene:
 
     def read(self, deployment: str = "chat") -> MetricSignals | Unknown:
         async def read() -> MetricSignals | Unknown:
-            async with httpx.AsyncClient() as http:
+            async with httpx2.AsyncClient() as http:
                 return await read_metrics(http, self.url, Selector(deployment, "team-a"), WINDOWS)
 
         return asyncio.run(read())
@@ -123,8 +123,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready").status_code == 200
-    except httpx.HTTPError:
+        return httpx2.get(f"{url}/-/ready").status_code == 200
+    except httpx2.HTTPError:
         return False
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from balancer_process import Balancer, balancing, complete, ready
@@ -188,18 +188,18 @@ def own_address(cluster: Commands) -> str:
 @contextlib.asynccontextmanager
 async def picking(
     scene: Scene, directory: Path, kubeconfig: Path
-) -> AsyncIterator[tuple[Balancer, httpx.AsyncClient]]:
+) -> AsyncIterator[tuple[Balancer, httpx2.AsyncClient]]:
     arguments = ("--deployment", NAME, "--namespace", scene.namespace)
     environment = {"KUBECONFIG": str(kubeconfig)}
     async with (
         balancing(directory, arguments=arguments, environment=environment) as balancer,
-        httpx.AsyncClient(trust_env=False, timeout=30) as http,
+        httpx2.AsyncClient(trust_env=False, timeout=30) as http,
     ):
         yield balancer, http
 
 
 def served_by(
-    http: httpx.AsyncClient, balancer: Balancer, name: str | None
+    http: httpx2.AsyncClient, balancer: Balancer, name: str | None
 ) -> Callable[[], object]:
     """Whether the next answer comes from this replica; None: whether there is none."""
 
@@ -247,7 +247,7 @@ async def test_endpoints_come_and_leave(
         await scene.kubectl("patch", "fgd", NAME, "--type=merge", "-p", patch)
 
         async def refuses() -> bool:
-            with contextlib.suppress(httpx.ReadTimeout):
+            with contextlib.suppress(httpx2.ReadTimeout):
                 response = await http.get(f"{balancer.url}/v1/models")
                 assert response.status_code == 200
                 body = {"prompt": "", "max_tokens": 1}
@@ -285,7 +285,7 @@ async def test_the_api_server_may_be_away(
         await balancer.start_picker()
 
         async def picks() -> bool:
-            with contextlib.suppress(httpx.HTTPError):
+            with contextlib.suppress(httpx2.HTTPError):
                 await complete(http, balancer, "", 1)
                 return await balancer.metric(Metric.PICKS, result="picked") > 0
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
+import httpx2
 import openai
 import pytest
 from cluster_access import NAMESPACE, Kubernetes, wait_until
@@ -164,7 +164,7 @@ def test_a_stream_of_a_killed_replica_ends_with_an_error(one_replica: Kubernetes
         with pytest.raises(grpc.RpcError):
             list(over_grpc)
         # Cut without [DONE]: a client must not take a part for the whole.
-        with pytest.raises((httpx.HTTPError, openai.APIError)):
+        with pytest.raises((httpx2.HTTPError, openai.APIError)):
             list(over_http)
     wait_until("the container restarted", lambda: restarts(one_replica) >= 1, seconds=60)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-import httpx
+import httpx2
 
 from fastgen_api.names import Metric
 from fastgen_api.v1 import inference_pb2 as pb
@@ -59,7 +59,7 @@ class Balancer:
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sum of the picker's series of that name with those labels."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False) as client:
             text = (await client.get(f"http://127.0.0.1:{self.http_port}/metrics")).text
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         lines = [line for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
@@ -127,20 +127,20 @@ async def balancing(
 
 async def ready(balancer: Balancer) -> bool:
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False) as client:
             url = f"http://127.0.0.1:{balancer.http_port}/readyz"
             return (await client.get(url)).status_code == 200
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return False
 
 
 async def complete(
-    http: httpx.AsyncClient,
+    http: httpx2.AsyncClient,
     balancer: Balancer,
     prompt: str,
     max_tokens: int,
     headers: dict[str, str] | None = None,
-) -> httpx.Response:
+) -> httpx2.Response:
     """A completion over HTTP, read to its end."""
     body = {"prompt": prompt, "max_tokens": max_tokens}
     return await http.post(f"{balancer.url}/v1/completions", json=body, headers=headers)

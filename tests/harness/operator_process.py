@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from cluster_access import Kubernetes, wait_until
@@ -68,8 +68,8 @@ class OperatorProcess:
         if self.process is None or self.process.poll() is not None:
             raise RuntimeError(f"the operator ended: {self.log.read_text()[-2000:]}")
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/healthz").status_code == 200
-        except httpx.HTTPError:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/healthz").status_code == 200
+        except httpx2.HTTPError:
             return False
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
+import httpx2
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -52,7 +52,7 @@ class ReplicaProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one sample."""
-        text = httpx.get(f"{self.url}/metrics").text
+        text = httpx2.get(f"{self.url}/metrics").text
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == name and labels.items() <= sample.labels.items():
@@ -126,7 +126,7 @@ def _wait_until_serving(replica: ReplicaProcess) -> None:
     while time.monotonic() < deadline:
         if replica.process.poll() is not None:
             break
-        if httpx.get(f"{replica.url}/health").status_code == 200:
+        if httpx2.get(f"{replica.url}/health").status_code == 200:
             return
         time.sleep(0.05)
     raise AssertionError(f"the replica does not serve:\n{replica.log.read_text()}")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-import httpx
+import httpx2
 import openai
 import pytest
 from replica_process import MODEL, ReplicaProcess
@@ -63,7 +63,7 @@ async def wait_for_running(replica: ReplicaProcess, count: int) -> float:
 
 async def test_a_client_that_leaves_frees_its_blocks(replica: ReplicaProcess) -> None:
     excluded = replica.metric("fastgen_requests_total", outcome="excluded")
-    async with httpx.AsyncClient(base_url=replica.url, timeout=30) as client:
+    async with httpx2.AsyncClient(base_url=replica.url, timeout=30) as client:
         async with client.stream("POST", "/v1/completions", json=LONG) as response:
             await response.aiter_raw().__anext__()
             assert running(replica) == 1
@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_before_its_first_token(
     replica: ReplicaProcess, is_stream: bool
 ) -> None:
     body = LONG | {"prompt": "one two three " * 300, "max_tokens": 1, "stream": is_stream}
-    async with httpx.AsyncClient(base_url=replica.url, timeout=30) as client:
+    async with httpx2.AsyncClient(base_url=replica.url, timeout=30) as client:
         request = asyncio.create_task(client.post("/v1/completions", json=body))
         await wait_for_running(replica, 1)
         request.cancel()
@@ -112,7 +112,7 @@ async def test_a_balancer_counts_its_refusals_itself(replica: ReplicaProcess) ->
     """With the balancer's header the replica counts no refusal, without it it does."""
     body = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True}
     refused = replica.metric("fastgen_requests_total", outcome="refused")
-    async with httpx.AsyncClient(base_url=replica.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=replica.url, timeout=60) as client:
 
         async def ask(number: int) -> int:
             headers = {"x-fastgen-waited-ms": "5"} if number % 2 else {}
@@ -131,7 +131,7 @@ async def test_the_wait_at_the_balancer_is_part_of_the_time_to_first_token(
 ) -> None:
     name = "fastgen_time_to_first_token_seconds_sum"
     before = replica.metric(name)
-    async with httpx.AsyncClient(base_url=replica.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=replica.url, timeout=60) as client:
         body = {"prompt": "Once", "max_tokens": 1}
         await client.post("/v1/completions", json=body, headers={"x-fastgen-waited-ms": "60000"})
     assert 60 <= replica.metric(name) - before < 90
@@ -185,11 +185,11 @@ HTTP_TABLE: list[tuple[str, str, dict[str, Any], int, str | None]] = [
 
 
 async def test_nonsense_over_http_gets_an_error_and_hurts_nobody(replica: ReplicaProcess) -> None:
-    async with bystander(replica), httpx.AsyncClient(timeout=30) as client:
+    async with bystander(replica), httpx2.AsyncClient(timeout=30) as client:
         for path, what, request, status, param in HTTP_TABLE:
             try:
                 answer = await client.post(f"{replica.url}/v1/{path}", **request)
-            except (httpx.WriteError, httpx.ReadError):
+            except (httpx2.WriteError, httpx2.ReadError):
                 # The connection was closed before the body was sent.
                 assert what == "100 MB"
                 continue
@@ -227,11 +227,11 @@ async def test_an_endless_body_is_cut_off(replica: ReplicaProcess) -> None:
             sent += 100_000
             yield b"x" * 100_000
 
-    async with bystander(replica), httpx.AsyncClient(timeout=30) as client:
+    async with bystander(replica), httpx2.AsyncClient(timeout=30) as client:
         try:
             answer = await client.post(f"{replica.url}/v1/completions", content=pieces())
             assert answer.status_code == 413
-        except (httpx.WriteError, httpx.ReadError):
+        except (httpx2.WriteError, httpx2.ReadError):
             pass
     assert sent < 50_000_000
 

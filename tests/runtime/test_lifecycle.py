@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
-import httpx
+import httpx2
 import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -76,7 +76,7 @@ async def test_a_drain_lets_streams_end_and_takes_no_new_ones(
                 health_pb2.HealthCheckRequest(service="")
             )
             assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
-            told = await asyncio.to_thread(httpx.get, f"{replica.url}/health")
+            told = await asyncio.to_thread(httpx2.get, f"{replica.url}/health")
             assert (told.status_code, told.json()["reason"]) == (503, "the replica is draining")
             with pytest.raises(openai.InternalServerError) as refused:
                 await start_stream(client, 1)
@@ -118,7 +118,7 @@ async def test_a_dead_engine_ends_the_replica_and_its_requests_at_once(
 ) -> None:
     with running_replica(smollm2_path, tmp_path, *SMALL) as replica:
         body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
-        http = httpx.AsyncClient(base_url=replica.url, timeout=30)
+        http = httpx2.AsyncClient(base_url=replica.url, timeout=30)
         async with replica.openai() as client, replica.channel() as channel, http:
             streams = [await start_stream(client, 400) for _ in range(7)]
             async with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as raw:
@@ -145,7 +145,7 @@ async def test_a_dead_engine_ends_the_replica_and_its_requests_at_once(
         assert replica.process.wait(timeout=20) == 1
 
 
-async def read_cut_body(response: httpx.Response) -> bytes:
+async def read_cut_body(response: httpx2.Response) -> bytes:
     """What came of a body before it was cut; fails when it ended as a whole one does.
 
     A proxy that knows nothing of events must see that the answer is not whole.
@@ -154,7 +154,7 @@ async def read_cut_body(response: httpx.Response) -> bytes:
     try:
         async for piece in response.aiter_raw():
             text += piece
-    except httpx.RemoteProtocolError:
+    except httpx2.RemoteProtocolError:
         return text
     pytest.fail("the body had an end")
 
@@ -186,7 +186,7 @@ async def test_a_second_signal_ends_at_once(
             await wait_until("draining", lambda: replica.load().draining)
             replica.process.send_signal(signal.SIGTERM)
             assert replica.process.wait(timeout=5) == 128 + signal.SIGTERM
-            with pytest.raises((openai.APIError, httpx.HTTPError)):
+            with pytest.raises((openai.APIError, httpx2.HTTPError)):
                 await read_all(stream)
         await wait_until("the engine's end", lambda: is_gone(engine), seconds=5)
 
@@ -195,9 +195,9 @@ def test_a_replica_that_is_loading_says_so_and_can_be_stopped(
     smollm2_path: Path, tmp_path: Path
 ) -> None:
     with running_replica(smollm2_path, tmp_path, *SMALL, wait=False) as replica:
-        told = httpx.get(f"{replica.url}/health", timeout=30)
+        told = httpx2.get(f"{replica.url}/health", timeout=30)
         assert (told.status_code, told.json()["reason"]) == (503, "the model is loading")
-        refused = httpx.post(f"{replica.url}/v1/completions", json={"prompt": "x"}, timeout=30)
+        refused = httpx2.post(f"{replica.url}/v1/completions", json={"prompt": "x"}, timeout=30)
         assert refused.status_code == 503
         assert refused.json()["error"]["message"] == "the model is loading"
         replica.process.send_signal(signal.SIGTERM)

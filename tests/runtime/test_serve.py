@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -201,7 +201,7 @@ def stream_over_sigterm(server: Server) -> list[str]:
         "stream": True,
     }
     url = f"{server.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=body, timeout=60, trust_env=False) as response:
+    with httpx2.stream("POST", url, json=body, timeout=60, trust_env=False) as response:
         lines = response.iter_lines()
         next(lines)
         server.process.terminate()

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import grpc
-import httpx
+import httpx2
 import openai
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -109,7 +109,7 @@ async def test_models_are_listed(replica: ReplicaProcess) -> None:
 
 async def test_headers_name_replica_and_request(replica: ReplicaProcess) -> None:
     body = {"model": MODEL, "prompt": "Hello", "max_tokens": 1}
-    async with httpx.AsyncClient(base_url=replica.url) as client:
+    async with httpx2.AsyncClient(base_url=replica.url) as client:
         given = await client.post("/v1/completions", json=body, headers={"x-request-id": "mine-42"})
         made = await client.get("/health")
     assert given.headers["x-request-id"] == "mine-42"
@@ -122,7 +122,7 @@ async def test_headers_name_replica_and_request(replica: ReplicaProcess) -> None
 async def test_headers_leave_with_the_first_token(replica: ReplicaProcess) -> None:
     """The prompt takes many steps; the headers must not come before they are done."""
     body = {"model": MODEL, "prompt": "one two three " * 300, "max_tokens": 2, "stream": True}
-    async with httpx.AsyncClient(base_url=replica.url, timeout=60) as client:
+    async with httpx2.AsyncClient(base_url=replica.url, timeout=60) as client:
         before = replica.metric("fastgen_prompt_tokens_total")
         async with client.stream("POST", "/v1/completions", json=body) as response:
             computed = replica.metric("fastgen_prompt_tokens_total") - before

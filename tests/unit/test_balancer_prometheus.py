@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -141,7 +141,7 @@ async def test_credentials_travel_in_a_header_and_are_never_logged(served, caplo
 
     address = await served(handler)
     with caplog.at_level(logging.DEBUG):
-        async with httpx.AsyncClient() as http:
+        async with httpx2.AsyncClient() as http:
             url = f"http://scaler:hunter2@{address}/prefix/"
             signals = await read_metrics(http, url, SELECTOR, Windows())
     assert isinstance(signals, MetricSignals)
@@ -157,7 +157,7 @@ async def test_a_silent_prometheus_is_unknown(served, monkeypatch) -> None:
         return Response(answer())
 
     address = await served(handler)
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         late = await read_metrics(http, f"http://{address}/prefix", SELECTOR, Windows())
         missing = await read_metrics(http, f"http://{address}/wrong", SELECTOR, Windows())
         gone = await read_metrics(http, "http://127.0.0.1:9", SELECTOR, Windows())
@@ -178,7 +178,7 @@ async def test_a_silent_prometheus_is_unknown(served, monkeypatch) -> None:
     ],
 )
 async def test_a_useless_url_is_unknown(url: str | None, reason: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         signals = await read_metrics(http, url, SELECTOR, Windows())
     assert isinstance(signals, Unknown)
     assert signals.reason == reason

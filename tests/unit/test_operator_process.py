@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-import httpx
+import httpx2
 import kopf
 import pytest
 
@@ -107,7 +107,7 @@ async def test_health_and_metrics_over_http() -> None:
     runner = await serve(0, pulse, metrics)
     try:
         port = runner.addresses[0][1]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/healthz")).status_code == 200
             assert "fastgen_operator_reconciles_total" in (await client.get("/metrics")).text
             now = 1000.0

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 
 
 def base_url(environment: dict[str, str]) -> str:
@@ -46,7 +46,7 @@ def content_chunks(lines: Iterator[str]) -> Iterator[str]:
 
 def stream_once(url: str, timeout_seconds: float) -> str:
     """One answer, streamed; a sentence with its figures."""
-    with httpx.Client(base_url=url, timeout=timeout_seconds, trust_env=False) as client:
+    with httpx2.Client(base_url=url, timeout=timeout_seconds, trust_env=False) as client:
         models = client.get("/models")
         models.raise_for_status()
         model = models.json()["data"][0]["id"]
@@ -79,14 +79,14 @@ def main() -> None:
     url = base_url(dict(os.environ))
     try:
         print(stream_once(url, float(os.environ.get("TIMEOUT_SECONDS", "120"))))
-    except httpx.ConnectError as error:
+    except httpx2.ConnectError as error:
         sys.exit(
             f"{url} cannot be reached ({error}). Does the deployment exist, and is it Ready? "
             "kubectl get fastgendeployments --all-namespaces"
         )
-    except httpx.HTTPStatusError as error:
+    except httpx2.HTTPStatusError as error:
         sys.exit(f"{url} answered {error.response.status_code}: {error.response.text[:500]}")
-    except (httpx.HTTPError, ValueError, LookupError) as error:
+    except (httpx2.HTTPError, ValueError, LookupError) as error:
         sys.exit(f"{url} gave no complete answer: {type(error).__name__}: {error}")
 
 
