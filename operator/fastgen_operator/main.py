@@ -6,8 +6,8 @@ from typing import Final
 
 import kopf
 
+from fastgen_api.logs import log_to_stderr
 from fastgen_operator.handlers import registry_of
-from fastgen_operator.logs import configure
 from fastgen_operator.settings import SettingsError, settings_from
 
 WORKER_LIMIT: Final = 20
@@ -20,7 +20,7 @@ def run() -> None:
     except SettingsError as error:
         print(f"fastgen-operator: {error}", file=sys.stderr)
         sys.exit(2)
-    configure(settings.log_level)
+    log_to_stderr("fastgen-operator", settings.log_level)
     kopf.run(
         registry=registry_of(settings),
         settings=kopf_settings(),

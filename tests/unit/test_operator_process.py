@@ -1,9 +1,5 @@
 """The operator's own process: settings, health, metrics, logs, and what Kopf may do."""
 
-import json
-import logging
-import sys
-
 import httpx2
 import kopf
 import pytest
@@ -16,7 +12,6 @@ from fastgen_operator.health import (
     Pulse,
     serve,
 )
-from fastgen_operator.logs import JsonFormatter
 from fastgen_operator.main import kopf_settings, run
 from fastgen_operator.settings import Images, Settings, SettingsError, settings_from
 
@@ -116,20 +111,3 @@ async def test_health_and_metrics_over_http() -> None:
             assert "has not" in sick.text
     finally:
         await runner.cleanup()
-
-
-def test_a_log_line_is_one_json_object() -> None:
-    try:
-        raise ValueError("broken\nhere")
-    except ValueError:
-        record = logging.LogRecord(
-            "fastgen_operator.loop", logging.WARNING, "", 1, "did %s", ("it",), sys.exc_info()
-        )
-    record.key = ("team", "chat")
-    line = JsonFormatter().format(record)
-    assert "\n" not in line
-    found = json.loads(line)
-    assert found["message"] == "did it"
-    assert found["level"] == "warning"
-    assert found["key"] == ["team", "chat"]
-    assert "ValueError: broken" in found["exception"]

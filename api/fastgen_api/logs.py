@@ -1,0 +1,66 @@
+"""Logs of every program: one JSON line per event on stderr, never a prompt or a secret in it."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final
+
+STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+}
+"""Attributes of a record that were not passed as `extra`."""
+TALKATIVE: Final = ("aiohttp", "httpcore", "httpcore2", "httpx", "httpx2", "kopf")
+"""Libraries that tell every request; their warnings are enough."""
+
+
+class JsonFormatter(logging.Formatter):
+    """`time` (RFC 3339, UTC), `level`, `process`, `message`; then what was passed as `extra`."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line; an `extra` cannot replace the fields that every line has."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "process": self._process,
+            "message": record.getMessage(),
+        }
+        extras = {k: v for k, v in vars(record).items() if k not in STANDARD_FIELDS}
+        line = line | extras | line
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def log_to_stderr(process: str, level: str = "INFO") -> None:
+    """Sends all logs of this process, its warnings and its uncaught error to stderr as JSON lines.
+
+    `process` names the program, `level` is one of logging's names in any case.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(process))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    least = max(logging.WARNING, logging.getLogger().level)
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(least)
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    logging.getLogger("fastgen").critical(
+        "the process ends by an uncaught %s", kind.__name__, exc_info=(kind, error, trace)
+    )
