@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from fastgen_api import names
+from fastgen_api.envoy import CONFIGURATION_FILE, envoy_command
 from fastgen_api.names import Component, Port
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.confinement import (
@@ -63,18 +64,17 @@ def _role(owner: Owner) -> KubernetesObject:
         "metadata": _metadata(owner),
         "rules": [
             _rule(names.GROUP, [names.PLURAL], ["get", "list", "watch"]),
-            _rule(names.GROUP, [f"{names.PLURAL}/scale"], ["get", "patch", "update"], owner.name),
-            _rule(names.GROUP, [f"{names.PLURAL}/status"], ["get", "patch"], owner.name),
+            _rule(names.GROUP, [f"{names.PLURAL}/scale"], ["update"], owner.name),
+            _rule(names.GROUP, [f"{names.PLURAL}/status"], ["patch"], owner.name),
             # The name of what is created is not known to the authorizer.
             _rule("coordination.k8s.io", ["leases"], ["create"]),
             _rule(
                 "coordination.k8s.io",
                 ["leases"],
-                ["get", "patch", "update"],
+                ["get", "update"],
                 names.balancer_name(owner.name),
             ),
-            _rule("", ["events"], ["create", "patch"]),
-            _rule("events.k8s.io", ["events"], ["create", "patch"]),
+            _rule("events.k8s.io", ["events"], ["create"]),
             _rule("", ["pods"], ["get", "list", "watch"]),
             _rule("discovery.k8s.io", ["endpointslices"], ["get", "list", "watch"]),
         ],
@@ -227,7 +227,7 @@ def _drain() -> KubernetesObject:
 
 def _envoy(images: Images) -> KubernetesObject:
     own = ["fastgen-balancer", "envoy", f"--directory={DIRECTORY}"]
-    foreign = ["envoy", "-c", f"{DIRECTORY}/envoy.yaml"]
+    foreign = envoy_command(f"{DIRECTORY}/{CONFIGURATION_FILE}")
     return _container(
         "envoy",
         images.envoy or images.control,

@@ -83,23 +83,22 @@ class _Status(NamespacedResourceG, dict[str, Any]):
 
 
 class Cluster:
-    """A connection to the API server; `on_success` is called after each answer."""
+    """A connection to the API server; `on_answer` is called after each answer, refusals too."""
 
-    def __init__(self, client: AsyncClient, on_success: Callable[[], None]) -> None:
+    def __init__(self, client: AsyncClient, on_answer: Callable[[], None]) -> None:
         self._client = client
-        self._on_success = on_success
+        self._on_answer = on_answer
 
     async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None:
         """The object, or None."""
         try:
             found = await self._client.get(RESOURCES[kind], name, namespace=namespace)
         except (httpx2.HTTPError, ConfigError) as error:
-            failure = _failure(error)
+            failure = self._failure(error)
             if failure.code == 404:
-                self._on_success()
                 return None
             raise failure from error
-        self._on_success()
+        self._on_answer()
         return dict(found)
 
     async def list(
@@ -114,8 +113,8 @@ class Cluster:
                 async for item in self._client.list(resource, namespace=namespace, labels=labels)
             ]
         except (httpx2.HTTPError, ConfigError) as error:
-            raise _failure(error) from error
-        self._on_success()
+            raise self._failure(error) from error
+        self._on_answer()
         return found
 
     async def observe(self, owner: Owner) -> Observed:
@@ -155,10 +154,11 @@ class Cluster:
         try:
             await self._client.delete(RESOURCES[kind], name, namespace=namespace)
         except (httpx2.HTTPError, ConfigError) as error:
-            failure = _failure(error)
+            failure = self._failure(error)
             if failure.code != 404:
                 raise failure from error
-        self._on_success()
+        else:
+            self._on_answer()
 
     async def tell(self, owner: Owner, notice: Notice, now: datetime, reporter: str) -> None:
         """Writes a Kubernetes event about the FastGenDeployment."""
@@ -187,7 +187,8 @@ class Cluster:
         try:
             await self._client.create(RESOURCES["Event"].from_dict(event))
         except (httpx2.HTTPError, ConfigError) as error:
-            raise _failure(error) from error
+            raise self._failure(error) from error
+        self._on_answer()
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -208,9 +209,15 @@ class Cluster:
                 force=True,
             )
         except (httpx2.HTTPError, ConfigError) as error:
-            raise _failure(error) from error
-        self._on_success()
+            raise self._failure(error) from error
+        self._on_answer()
         return dict(applied)
+
+    def _failure(self, error: httpx2.HTTPError | ConfigError) -> ClusterError:
+        failure = _failure(error)
+        if failure.code:
+            self._on_answer()
+        return failure
 
 
 def _failure(error: httpx2.HTTPError | ConfigError) -> ClusterError:

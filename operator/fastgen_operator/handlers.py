@@ -68,6 +68,7 @@ class _Operator:
         self._pulse = Pulse()
         self._metrics = Metrics()
         self._tasks: list[asyncio.Task[None]] = []
+        self._generations: dict[Key, int] = {}
 
     async def start(self, **_: Any) -> None:
         """Serves health, waits for the CRD, then starts the loop."""
@@ -90,10 +91,20 @@ class _Operator:
         await self._cluster.close()
         await self._http.cleanup()
 
-    async def on_resource(self, namespace: str | None, name: str, **_: Any) -> None:
-        """A FastGenDeployment came, changed or went."""
-        if namespace:
-            self._loop.ask((namespace, name))
+    async def on_resource(
+        self, namespace: str | None, name: str, event: Mapping[str, Any], **_: Any
+    ) -> None:
+        """A FastGenDeployment came, changed or went; the generation counts changes of its spec."""
+        if not namespace:
+            return
+        key = (namespace, name)
+        generation = event["object"].get("metadata", {}).get("generation", 0)
+        changed = self._generations.get(key) != generation
+        if event["type"] == "DELETED":
+            self._generations.pop(key, None)
+        else:
+            self._generations[key] = generation
+        self._loop.ask(key, changed=changed)
 
     async def on_child(self, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         """A child came, changed or went."""

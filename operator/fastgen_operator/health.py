@@ -13,7 +13,10 @@ from fastgen_api.names import Metric
 
 TICK_LIMIT_SECONDS: Final = 30.0
 API_LIMIT_SECONDS: Final = 300.0
-"""Relists happen each minute: five failed in a row are worth a fresh process."""
+"""Relists happen each minute: five without any answer are worth a fresh process.
+
+A refusal is an answer: a missing CRD or right is not mended by a restart.
+"""
 
 
 @dataclass(slots=True)

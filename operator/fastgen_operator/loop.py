@@ -41,8 +41,13 @@ class Loop:
         self._wake = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
 
-    def ask(self, key: Key, delay_seconds: float = 0.0) -> None:
-        """Asks for a reconcile; a short delay lets a burst of events become one."""
+    def ask(self, key: Key, delay_seconds: float = 0.0, *, changed: bool = False) -> None:
+        """Asks for a reconcile; a short delay lets a burst of events become one.
+
+        `changed`: what is declared is new, so earlier failures say nothing about it.
+        """
+        if changed:
+            self._queue.forgive(key)
         self._queue.add(key, self._clock() + delay_seconds)
         self._wake.set()
 

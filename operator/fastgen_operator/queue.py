@@ -14,7 +14,8 @@ class WorkQueue:
     """Which keys are due, and when. Time is an argument; nothing here waits.
 
     Invariants: a key is waiting at most once; a key that was taken is not handed out again before
-    `done` or `failed`; what is asked for meanwhile is kept for afterwards.
+    `done` or `failed`; what is asked for meanwhile is kept for afterwards; a key whose work failed
+    is handed out no earlier than `failed` has said, unless `forgive` lifts the wait.
     """
 
     def __init__(self) -> None:
@@ -23,12 +24,18 @@ class WorkQueue:
         self._taken: set[Key] = set()
         self._asked: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
+        self._not_before: dict[Key, float] = {}
 
     def __len__(self) -> int:
         return len(self._due) + len(self._taken)
 
     def add(self, key: Key, at: float) -> None:
-        """Asks for work on a key at the given time, or earlier where that was asked before."""
+        """Asks for work on a key at the given time, or earlier where that was asked before.
+
+        After a failure not before its wait is over: a key that fails must not spin on the events
+        that its own attempts make.
+        """
+        at = max(at, self._not_before.get(key, at))
         if key in self._taken:
             self._asked[key] = min(at, self._asked.get(key, at))
         elif at < self._due.get(key, float("inf")):
@@ -52,20 +59,22 @@ class WorkQueue:
 
     def done(self, key: Key) -> None:
         """The work on a taken key succeeded."""
-        self._failures.pop(key, None)
+        self.forgive(key)
         self._release(key)
 
-    def failed(self, key: Key, now: float) -> float:
-        """The work on a taken key failed; returns the seconds after which it is due again.
+    def forgive(self, key: Key) -> None:
+        """Forgets a key's failures: what failed is not what will be tried next."""
+        self._failures.pop(key, None)
+        self._not_before.pop(key, None)
 
-        Asking for it meanwhile does not shorten the wait: a key that fails must not spin on the
-        events that its own attempts make.
-        """
+    def failed(self, key: Key, now: float) -> float:
+        """The work on a taken key failed; returns the seconds after which it is due again."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures, 16))
         self._asked.pop(key, None)
         self._release(key)
+        self._not_before[key] = now + delay
         self.add(key, now + delay)
         return delay
 

@@ -46,6 +46,15 @@ class _Memory:
     contents: dict[Id, str] = field(default_factory=dict)
     """Fingerprint of what the API server made of each child that was applied."""
     told: dict[Notice, datetime] = field(default_factory=dict)
+    """When each event of the last SAME_NOTICE_AFTER was written."""
+
+    def may_tell(self, notice: Notice, now: datetime) -> bool:
+        """Whether the event was not written lately; notes that it is now."""
+        self.told = {each: at for each, at in self.told.items() if now - at < SAME_NOTICE_AFTER}
+        is_new = notice not in self.told
+        if is_new:
+            self.told[notice] = now
+        return is_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +178,7 @@ class Reconciler:
             return
         await self._cluster.apply_status(owner, status)
         for notice in notices_of(previous, status, result.created):
-            last = memory.told.get(notice)
-            if last is None or now - last >= SAME_NOTICE_AFTER:
-                memory.told[notice] = now
+            if memory.may_tell(notice, now):
                 await self._cluster.tell(owner, notice, now, self._settings.identity)
 
 

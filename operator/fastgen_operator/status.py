@@ -7,9 +7,10 @@ from typing import Final
 
 from fastgen_api import names
 from fastgen_api.names import Component, Condition
-from fastgen_api.spec import KubernetesObject
+from fastgen_api.spec import KubernetesObject, Rollout
 from fastgen_operator.ailments import STARTUP_FAILURES
-from fastgen_operator.observed import Observed, Problem, deployment_of
+from fastgen_operator.cold_start import cold_start_seconds
+from fastgen_operator.observed import Observed, Problem, deployment_of, pods_of
 from fastgen_operator.owner import Owner, selector_labels
 from fastgen_operator.replica import CONTAINER
 from fastgen_operator.verdicts import Verdict, phase, situation_of, verdicts
@@ -21,7 +22,6 @@ OUR_CONDITIONS: Final = frozenset(
         Condition.STALLED,
         Condition.AVAILABLE,
         Condition.MODEL_READY,
-        Condition.ROLLOUT_BLOCKED,
         Condition.CAPACITY_BLOCKED,
         Condition.UPGRADE_AVAILABLE,
     }
@@ -35,8 +35,10 @@ OUR_FIELDS: Final = (
     "selector",
     "url",
     "runtimeImage",
+    "coldStartSeconds",
     "model",
 )
+DEFAULT_DEADLINE_SECONDS: Final = Rollout().progress_deadline_seconds
 STATUS_WORDS: Final = {True: "True", False: "False", None: "Unknown"}
 
 
@@ -75,17 +77,21 @@ def status_of(
         "selector": _selector(owner),
         "url": names.url(owner.name, owner.namespace),
         "runtimeImage": _runtime_image(observed, owner),
+        "coldStartSeconds": _cold_start(observed, owner, previous),
         "model": {"phase": phase(situation)},
-        "conditions": _dated(verdicts(situation), previous, now),
+        "conditions": _dated(verdicts(situation), previous, now, generation),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def same_status(ours: KubernetesObject, previous: KubernetesObject) -> bool:
-    """Whether the previous status says what ours does, the balancer's part aside."""
+    """Whether the previous status says what ours does, the balancer's part aside.
+
+    The generation is told by the status itself; that a condition bears an older one is no news.
+    """
     before = [each for each in previous.get("conditions") or () if each["type"] in OUR_CONDITIONS]
     return all(ours.get(field) == previous.get(field) for field in OUR_FIELDS) and (
-        sorted(before, key=_type) == sorted(ours["conditions"], key=_type)
+        _comparable(before) == _comparable(ours["conditions"])
     )
 
 
@@ -124,8 +130,11 @@ def _reasons(status: KubernetesObject) -> dict[str, tuple[str, str]]:
     }
 
 
-def _type(condition: KubernetesObject) -> str:
-    return str(condition["type"])
+def _comparable(conditions: Iterable[KubernetesObject]) -> dict[str, KubernetesObject]:
+    return {
+        each["type"]: {name: each[name] for name in each if name != "observedGeneration"}
+        for each in conditions
+    }
 
 
 def _selector(owner: Owner) -> str:
@@ -141,8 +150,18 @@ def _runtime_image(observed: Observed, owner: Owner) -> str | None:
     return next((each.get("image") for each in containers if each["name"] == CONTAINER), None)
 
 
+def _cold_start(observed: Observed, owner: Owner, previous: KubernetesObject) -> int | None:
+    deployment = deployment_of(observed, owner.name, Component.REPLICA)
+    spec = deployment["spec"] if deployment else {}
+    return cold_start_seconds(
+        pods_of(observed, Component.REPLICA),
+        spec.get("progressDeadlineSeconds", DEFAULT_DEADLINE_SECONDS),
+        previous.get("coldStartSeconds"),
+    )
+
+
 def _dated(
-    verdicts: Iterable[Verdict], previous: KubernetesObject, now: datetime
+    verdicts: Iterable[Verdict], previous: KubernetesObject, now: datetime, generation: int
 ) -> list[KubernetesObject]:
     """Conditions as Kubernetes writes them; the time moves only when the status does."""
     before = {each["type"]: each for each in previous.get("conditions") or ()}
@@ -155,6 +174,7 @@ def _dated(
             {
                 "type": verdict.type,
                 "status": status,
+                "observedGeneration": generation,
                 "reason": verdict.reason,
                 "message": verdict.message,
                 "lastTransitionTime": (

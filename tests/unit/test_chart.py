@@ -119,7 +119,6 @@ def test_operator_writes_nothing_of_the_resource_but_its_status() -> None:
         (f"{names.PLURAL}/finalizers", "update"),
         # Held only to be granted to the balancers.
         (f"{names.PLURAL}/scale", "update"),
-        (f"{names.PLURAL}/scale", "patch"),
     }
 
 
@@ -143,12 +142,35 @@ def test_operator_holds_what_it_does_and_what_it_grants(path: Path) -> None:
         assert {(group, plural, verb) for verb in needed} <= held
 
 
+def test_operator_holds_nothing_else() -> None:
+    """Each right is one that a child's kind, the operator's own work or a balancer needs."""
+    every = ("get", "list", "watch", "create", "patch", "delete")
+    kinds = {
+        "apps": ("deployments",),
+        "": ("services", "serviceaccounts", "configmaps"),
+        "rbac.authorization.k8s.io": ("roles", "rolebindings"),
+    }
+    read = ("get", "list", "watch")
+    needed = {(group, kind, verb) for group in kinds for kind in kinds[group] for verb in every}
+    needed |= {("", "pods", verb) for verb in read}
+    needed |= {("discovery.k8s.io", "endpointslices", verb) for verb in read}
+    needed |= {(names.GROUP, names.PLURAL, verb) for verb in read}
+    needed |= {
+        (names.GROUP, f"{names.PLURAL}/status", "patch"),
+        (names.GROUP, f"{names.PLURAL}/finalizers", "update"),
+        (names.GROUP, f"{names.PLURAL}/scale", "update"),
+        ("events.k8s.io", "events", "create"),
+    }
+    needed |= {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
+    assert permissions(operator_rules()) == needed
+
+
 def test_operator_reads_what_the_chart_sets() -> None:
     told = set(re.findall(r"name: (FASTGEN_[A-Z_]+|POD_[A-Z]+)\n", TEMPLATES["operator.yaml"]))
     environment = Recorded({"FASTGEN_RUNTIME_IMAGE": "r:1", "FASTGEN_CONTROL_IMAGE": "c:1"})
     settings_from(environment)
     # The port is fixed by the chart's probes.
-    assert told - {"POD_NAMESPACE"} == environment.asked - {"FASTGEN_HTTP_PORT"}
+    assert told == environment.asked - {"FASTGEN_HTTP_PORT"}
 
 
 class Recorded(dict[str, str]):

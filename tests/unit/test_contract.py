@@ -1,6 +1,7 @@
 """Definition, chart copy, page, examples and names say the same."""
 
 import copy
+import os
 import runpy
 import tomllib
 from pathlib import Path
@@ -10,7 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
+import fastgen_balancer.main
 from fastgen_api import names, spec
+from fastgen_api.envoy import CONFIGURATION_FILE, envoy_command
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOMS = ("api", "kernels", "runtime", "balancer", "operator", "cli", "devcluster")
@@ -123,6 +126,15 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
     close(found)
     found["properties"]["metadata"] = {"type": "object"}
     return found
+
+
+def test_envoy_starts_alike_in_both_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control image's Envoy starts by the balancer, a foreign one by the operator."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))
+    fastgen_balancer.main.envoy(Path("/run/fastgen"))
+    assert started == [envoy_command(f"/run/fastgen/{CONFIGURATION_FILE}")]
+    assert "--disable-hot-restart" in started[0]
 
 
 def test_there_are_examples() -> None:

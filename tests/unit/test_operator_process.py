@@ -1,10 +1,12 @@
 """The operator's own process: settings, health, metrics, logs, and what Kopf may do."""
 
+from typing import cast
+
 import httpx2
 import kopf
 import pytest
 
-from fastgen_operator.handlers import registry_of
+from fastgen_operator.handlers import _Operator, registry_of
 from fastgen_operator.health import (
     API_LIMIT_SECONDS,
     TICK_LIMIT_SECONDS,
@@ -12,7 +14,9 @@ from fastgen_operator.health import (
     Pulse,
     serve,
 )
+from fastgen_operator.loop import Loop
 from fastgen_operator.main import kopf_settings, run
+from fastgen_operator.queue import Key
 from fastgen_operator.settings import Images, Settings, SettingsError, settings_from
 
 REQUIRED = {"FASTGEN_RUNTIME_IMAGE": "runtime:1", "FASTGEN_CONTROL_IMAGE": "control:1"}
@@ -111,3 +115,24 @@ async def test_health_and_metrics_over_http() -> None:
             assert "has not" in sick.text
     finally:
         await runner.cleanup()
+
+
+class Asked:
+    """A loop that notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Key, bool]] = []
+
+    def ask(self, key: Key, delay_seconds: float = 0.0, *, changed: bool = False) -> None:
+        self.calls.append((key, changed))
+
+
+async def test_only_a_new_generation_ends_the_wait_after_a_failure() -> None:
+    operator, loop = _Operator(settings_from(REQUIRED)), Asked()
+    operator._loop = cast("Loop", loop)
+    for kind, generation in (("ADDED", 1), ("MODIFIED", 1), ("MODIFIED", 2), ("ADDED", 2),
+                             ("DELETED", 2), ("ADDED", 2)):  # fmt: skip
+        body = {"metadata": {"generation": generation}}
+        await operator.on_resource("team", "chat", {"type": kind, "object": body})
+    assert [changed for _, changed in loop.calls] == [True, False, True, False, False, True]
+    assert {key for key, _ in loop.calls} == {("team", "chat")}

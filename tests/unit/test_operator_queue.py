@@ -65,6 +65,33 @@ def test_failures_wait_twice_as_long_each_time_up_to_a_cap_and_success_forgets_t
     assert queue.failed(A, now) == 0.5
 
 
+def test_asking_for_a_failed_key_does_not_shorten_its_wait() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=0)
+    assert queue.take(now=0) == A
+    delay = queue.failed(A, now=0)
+    queue.add(A, at=0.1)
+    assert queue.take(now=delay * 0.9) is None
+    assert queue.take(now=delay) == A
+    queue.add(A, at=delay)
+    later = delay + queue.failed(A, now=delay)
+    queue.add(A, at=delay)
+    assert queue.seconds_to_next(now=delay) == later - delay
+
+
+def test_a_forgiven_key_is_due_when_it_is_asked_for_and_starts_anew() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=0)
+    for _ in range(8):
+        now = queue.seconds_to_next(0) or 0.0
+        assert queue.take(now) == A
+        queue.failed(A, now)
+    queue.forgive(A)
+    queue.add(A, at=now)
+    assert queue.take(now) == A
+    assert queue.failed(A, now) == 0.5
+
+
 class QueueMachine(RuleBasedStateMachine):
     """No key is lost, none is worked on twice at a time."""
 

@@ -1,72 +1,28 @@
 """What a status says about what was observed."""
 
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from observed_objects import (
+    LATER,
+    NOW,
+    OWNER,
+    STARTING,
+    conditions,
+    crashed,
+    deployment,
+    message,
+    observed,
+)
 
 from fastgen_api import names
-from fastgen_api.names import Component
-from fastgen_operator.ailments import is_stuck
-from fastgen_operator.children import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Observed, Problem
-from fastgen_operator.owner import Owner, child_labels
-from fastgen_operator.status import Notice, notices_of, same_status, status_of
+from fastgen_operator.owner import Owner
+from fastgen_operator.status import OUR_CONDITIONS, same_status, status_of
 
-OWNER = Owner("chat", "team", "uid-1", generation=3)
-NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
-LATER = NOW + timedelta(hours=1)
-
-
-def deployment(name: str, wanted: int, **status: Any) -> dict[str, Any]:
-    counts = {"replicas": wanted, "updatedReplicas": wanted, "readyReplicas": wanted,
-              "availableReplicas": wanted, "observedGeneration": 2}  # fmt: skip
-    return {
-        "kind": "Deployment",
-        "metadata": {"name": name, "generation": 2},
-        "spec": {
-            "replicas": wanted,
-            "template": {"spec": {"containers": [{"name": "runtime", "image": "runtime:1"}]}},
-        },
-        "status": counts | status,
-    }
-
-
-def pod(component: Component = Component.REPLICA, *, ready: bool = False, **status: Any) -> Any:
-    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-    return {
-        "metadata": {"name": "pod-1", "labels": child_labels(OWNER, component),
-                     "creationTimestamp": "2025-01-01T00:00:00Z"},
-        "status": {"conditions": [*status.pop("conditions", []), *conditions], **status},
-    }  # fmt: skip
-
-
-def container(name: str = "runtime", **status: Any) -> dict[str, Any]:
-    return {"name": name, "ready": False, "image": "runtime:1", "state": {}} | status
-
-
-def observed(
-    replica: dict[str, Any] | None = None, *pods: Any, balancer: dict[str, Any] | None = None
-) -> Observed:
-    deployments = [replica or deployment("chat-replica", 2),
-                   balancer or deployment("chat-balancer", 2)]  # fmt: skip
-    return Observed({("Deployment", each["metadata"]["name"]): each for each in deployments}, pods)
-
-
-STARTING = deployment("chat-replica", 2, readyReplicas=0, availableReplicas=0)
-
-
-def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    return {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
-
-
-def message(status: dict[str, Any], kind: str) -> str:
-    return next(str(each["message"]) for each in status["conditions"] if each["type"] == kind)
-
-
-def crashed(text: str, code: int = 1, **more: Any) -> Any:
-    end = {"terminated": {"exitCode": code, "reason": "Error", "message": text}}
-    return pod(containerStatuses=[container(lastState=end, restartCount=1, **more)])
+DEFINITION = Path(__file__).resolve().parents[2] / "crds/fastgendeployments.fastgen.dev.yaml"
 
 
 def test_all_as_declared() -> None:
@@ -133,77 +89,6 @@ def test_scaled_to_zero_is_as_declared() -> None:
     found = conditions(status_of(OWNER, observed(deployment("chat-replica", 0)), NOW, {}))
     assert found["Ready"] == ("True", "ScaledToZero")
     assert found["ModelReady"] == ("Unknown", "ScaledToZero")
-
-
-@pytest.mark.parametrize(
-    ("ailing", "reason", "words"),
-    [
-        (crashed("ModelNotFound: /models/x does not exist\n"), "ModelNotFound", "/models/x does"),
-        (crashed("Traceback: nonsense"), "CrashLoopBackOff", "exited with code 1 (Error): Trace"),
-        (crashed("", 137), "CrashLoopBackOff", "exited with code 137"),
-        (
-            pod(containerStatuses=[container(state={"waiting": {
-                "reason": "ErrImagePull", "message": "not found"}})]),
-            "ImagePullBackOff", "runtime:1): not found",
-        ),
-        (
-            pod(containerStatuses=[container(state={"waiting": {
-                "reason": "ImagePullBackOff",
-                "message": 'Back-off pulling image "runtime:1": ErrImagePull: not found'}})]),
-            "ImagePullBackOff", "runtime:1): not found",
-        ),
-        (
-            pod(Component.BALANCER, initContainerStatuses=[container("bootstrap", state={
-                "waiting": {"reason": "CreateContainerConfigError", "message": "no secret"}})]),
-            "CreateContainerConfigError", "container bootstrap: no secret",
-        ),
-        (
-            pod(conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                             "message": "0/3 nodes are available: 3 Insufficient cpu."}]),
-            "Unschedulable", "3 Insufficient cpu",
-        ),
-    ],
-    ids=["own-words", "crash", "oom", "pull", "back-off", "config", "unschedulable"],
-)  # fmt: skip
-def test_pods_are_reported_in_their_own_words(ailing: Any, reason: str, words: str) -> None:
-    status = status_of(OWNER, observed(STARTING, ailing), NOW, {})
-    assert conditions(status)["Ready"] == ("False", reason)
-    assert words in message(status, "Ready")
-    assert conditions(status)["Stalled"][0] == "False"
-
-
-def test_a_model_that_is_not_there_is_named() -> None:
-    status = status_of(OWNER, observed(STARTING, crashed("ModelNotFound: no\n such file")), NOW, {})
-    assert conditions(status)["ModelReady"] == ("False", "ModelNotFound")
-    assert message(status, "ModelReady") == "no such file"
-    assert status["model"] == {"phase": "Failed"}
-
-
-def test_a_capacity_problem_is_a_condition_of_its_own() -> None:
-    waiting = pod(conditions=[{"type": "PodScheduled", "status": "False",
-                               "reason": "Unschedulable", "message": "0/1 nodes"}])  # fmt: skip
-    blocked = status_of(OWNER, observed(STARTING, waiting), NOW, {})
-    assert conditions(blocked)["CapacityBlocked"] == ("True", "Unschedulable")
-    assert "CapacityBlocked" not in conditions(status_of(OWNER, observed(), NOW, blocked))
-
-
-def test_pods_that_leave_or_serve_are_no_problem() -> None:
-    leaving = crashed("ModelNotFound: gone")
-    leaving["metadata"]["deletionTimestamp"] = "2025-01-01T00:00:00Z"
-    serving = crashed("OutOfMemory: long ago", ready=True)
-    serving["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    found = conditions(status_of(OWNER, observed(STARTING, leaving, serving), NOW, {}))
-    assert found["Ready"] == ("False", "RolloutInProgress")
-
-
-def test_quota_is_reported() -> None:
-    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
-               "message": "exceeded quota"}  # fmt: skip
-    replica = deployment("chat-replica", 2, replicas=0, availableReplicas=0, conditions=[failure])
-    assert conditions(status_of(OWNER, observed(replica), NOW, {}))["Ready"] == (
-        "False",
-        "FailedCreate",
-    )
 
 
 def test_too_long_without_progress_is_stalled_with_the_cause() -> None:
@@ -275,42 +160,34 @@ def test_an_obsolete_condition_is_removed() -> None:
     assert not same_status(status_of(OWNER, observed(), LATER, stored), stored)
 
 
-def test_events_tell_the_steps_and_no_state_twice() -> None:
-    starting = status_of(OWNER, observed(STARTING), NOW, {})
-    assert [notice.reason for notice in notices_of({}, starting, created=True)] == ["Created"]
-    failed = status_of(OWNER, observed(STARTING, crashed("ModelNotFound: no file")), NOW, starting)
-    assert notices_of(starting, failed, created=False) == (
-        Notice("Warning", "ModelNotFound", "no file"),
-    )
-    assert notices_of(failed, failed, created=False) == ()
-    ready = status_of(OWNER, observed(), NOW, failed)
-    assert [notice.reason for notice in notices_of(failed, ready, created=False)] == ["Ready"]
-    stalled = status_of(OWNER, observed(), NOW, ready, failure=Problem("InvalidSpec", "spec.x"))
-    assert notices_of(ready, stalled, created=False) == (
-        Notice("Warning", "InvalidSpec", "spec.x"),
-    )
-
-
-def test_stuck_are_the_pods_of_the_latest_template_alone() -> None:
-    latest = deployment("chat-replica", 2)
-    latest["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: "new"}
-
-    def made_from(template: str, found: Any) -> Any:
-        found["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: template}
-        return found
-
-    crash = made_from("new", crashed("", 137))
-    old = made_from("old", pod(ready=True))
-    new = made_from("new", pod(ready=True))
-    waiting = made_from("new", pod(conditions=[{"type": "PodScheduled", "status": "False"}]))
-    assert is_stuck(latest, observed(latest, crash, old))
-    assert not is_stuck(latest, observed(latest, crash, new))
-    assert not is_stuck(latest, observed(latest, waiting))
-    assert not is_stuck(latest, observed(latest, made_from("old", crashed("", 137))))
-    assert not is_stuck(latest, observed(latest))
-    assert not is_stuck(None, observed(latest, crash))
-
-
 def test_the_operator_owns_only_its_conditions() -> None:
     kinds = {each["type"] for each in status_of(OWNER, observed(), NOW, {})["conditions"]}
     assert not kinds & {names.Condition.SLO_MET, names.Condition.SCALING_ACTIVE}
+
+
+def test_conditions_speak_of_the_generation_that_the_status_does() -> None:
+    first = status_of(OWNER, observed(), NOW, {})
+    assert {each["observedGeneration"] for each in first["conditions"]} == {3}
+    paused = Owner("chat", "team", "uid-1", generation=4, paused=True)
+    edited = status_of(paused, observed(), NOW, first)
+    assert {each["observedGeneration"] for each in edited["conditions"]} == {3}
+    newer = status_of(Owner("chat", "team", "uid-1", generation=4), observed(), NOW, first)
+    assert {each["observedGeneration"] for each in newer["conditions"]} == {4}
+    assert not same_status(newer, first)
+
+
+def test_a_generation_that_conditions_lack_is_not_worth_a_write() -> None:
+    stored = status_of(OWNER, observed(), NOW, {})
+    for each in stored["conditions"]:
+        del each["observedGeneration"]
+    assert same_status(status_of(OWNER, observed(), LATER, stored), stored)
+
+
+def test_the_definition_says_which_conditions_are_never_set() -> None:
+    definition = yaml.safe_load(DEFINITION.read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    told = schema["properties"]["status"]["properties"]["conditions"]["description"]
+    every = {value for name, value in vars(names.Condition).items() if name.isupper()}
+    balancers = {names.Condition.SLO_MET, names.Condition.SCALING_ACTIVE}
+    for unset in every - OUR_CONDITIONS - balancers:
+        assert f"{unset} is not set by this version" in told

@@ -1,0 +1,94 @@
+"""What counts as life of the API server, and what a reconciler remembers; over real HTTP."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+from lightkube import AsyncClient, KubeConfig
+from lightkube.config.models import Cluster as KubernetesServer
+from lightkube.config.models import User
+
+from fastgen_api import names
+from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.owner import Owner
+from fastgen_operator.reconcile import SAME_NOTICE_AFTER, _Memory
+from fastgen_operator.status import Notice
+
+OWNER = Owner("chat", "team", "uid-1")
+CHILD = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat", "namespace": "team"}}
+NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@contextlib.asynccontextmanager
+async def api_server(status: int) -> AsyncIterator[str]:
+    """One that answers everything alike."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        text = {"kind": "Status", "apiVersion": "v1", "code": status, "message": "no"}
+        return web.json_response(text, status=status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+def client_of(url: str) -> AsyncClient:
+    server = KubernetesServer(server=url)
+    return AsyncClient(KubeConfig.from_one(cluster=server, user=User(token="any")))
+
+
+REQUESTS: dict[str, Callable[[Cluster], Awaitable[object]]] = {
+    "get": lambda cluster: cluster.get(names.KIND, "team", "chat"),
+    "list": lambda cluster: cluster.list(names.KIND, "team"),
+    "apply": lambda cluster: cluster.apply(CHILD),
+    "delete": lambda cluster: cluster.delete(CHILD),
+    "tell": lambda cluster: cluster.tell(OWNER, Notice("Normal", "Ready", ""), NOW, "operator"),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize("status", [404, 403, 500])
+async def test_every_answer_is_a_sign_of_life(
+    request_: Callable[[Cluster], Awaitable[object]], status: int
+) -> None:
+    """A missing CRD is a 404: a restart would not bring it."""
+    answers = 0
+
+    def count() -> None:
+        nonlocal answers
+        answers += 1
+
+    async with api_server(status) as url:
+        cluster = Cluster(client_of(url), count)
+        with contextlib.suppress(ClusterError):
+            await request_(cluster)
+        await cluster.close()
+    assert answers == 1
+
+
+async def test_no_answer_is_none() -> None:
+    async with api_server(200) as url:
+        pass
+    answers: list[None] = []
+    cluster = Cluster(client_of(url), lambda: answers.append(None))
+    with pytest.raises(ClusterError) as failure:
+        await cluster.list(names.KIND, "team")
+    await cluster.close()
+    assert failure.value.code == 0
+    assert not answers
+
+
+def test_an_event_is_told_again_after_a_while_and_forgotten_by_then() -> None:
+    memory, now = _Memory(), NOW
+    for number in range(100):
+        assert memory.may_tell(Notice("Warning", "Crashed", f"attempt {number}"), now)
+        assert not memory.may_tell(Notice("Warning", "Crashed", f"attempt {number}"), now)
+        now += timedelta(minutes=1)
+    assert len(memory.told) <= SAME_NOTICE_AFTER / timedelta(minutes=1)
+    assert memory.may_tell(Notice("Warning", "Crashed", "attempt 0"), now)
