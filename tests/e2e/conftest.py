@@ -9,7 +9,8 @@ import yaml
 from cluster_access import NAMESPACE, Kubernetes, wait_until
 
 from fastgen_devcluster.cluster import Cluster
-from fastgen_devcluster.demo.installation import install_chart
+from fastgen_devcluster.demo.endpoint import open_url
+from fastgen_devcluster.demo.installation import SYSTEM_NAMESPACE, install_chart
 from fastgen_devcluster.images import build_images
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -34,6 +35,9 @@ def installation(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
     kubernetes.kubectl("create", "namespace", NAMESPACE)
     yield kubernetes
     kubernetes.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
+    # An operator that watches all namespaces would take part in the other tests.
+    kubernetes.helm("uninstall", "fastgen", "--namespace", SYSTEM_NAMESPACE, "--wait")
+    kubernetes.kubectl("delete", "namespace", SYSTEM_NAMESPACE, "--wait")
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +58,13 @@ def deployment(installation: Kubernetes, example: dict[str, Any]) -> Kubernetes:
 
 
 @pytest.fixture(scope="session")
-def url(deployment: Kubernetes) -> str:
-    """Base URL of the OpenAI API, as this machine reaches it."""
-    service = deployment.get("service", NAME)
-    return f"http://{service['spec']['clusterIP']}/v1"
+def address(deployment: Kubernetes) -> Iterator[str]:
+    """Where this machine reaches the client Service: `host[:port]`."""
+    with open_url(deployment.cluster, NAME, NAMESPACE) as base:
+        yield base.removeprefix("http://")
+
+
+@pytest.fixture(scope="session")
+def url(address: str) -> str:
+    """Base URL of the OpenAI API."""
+    return f"http://{address}/v1"
