@@ -19,17 +19,14 @@ def cluster() -> Commands:
 
 
 @pytest.fixture(scope="session")
-def definition(cluster: Commands) -> Iterator[Path]:
-    """The definition's file; the cluster serves it, and loses it again if it had none before."""
+def definition(cluster: Commands) -> Path:
+    """The definition's file; the cluster serves it, and keeps it: charts come to use it."""
     name = f"{names.PLURAL}.{names.GROUP}"
-    was_there = cluster.kubectl("get", "crd", "--ignore-not-found", "-o=name", name)
     # As Helm would: a later installation of the chart finds its own field manager.
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=helm")
     cluster.kubectl(*apply, "-f", str(DEFINITION))
     cluster.kubectl("wait", "--for=condition=Established", "crd", name)
-    yield DEFINITION
-    if not was_there:
-        cluster.kubectl("delete", "crd", name)
+    return DEFINITION
 
 
 @pytest.fixture(scope="module")

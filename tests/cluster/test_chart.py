@@ -41,7 +41,7 @@ def test_lint_finds_nothing(cluster: Commands) -> None:
 
 
 def test_images_must_be_named(cluster: Commands) -> None:
-    with pytest.raises(CommandError, match=r"images\.control is not set: build the images"):
+    with pytest.raises(CommandError, match=r"images\.control is not set: `make images`"):
         cluster.helm("template", RELEASE, str(CHART))
 
 

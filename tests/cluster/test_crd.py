@@ -1,11 +1,13 @@
 """What a real API server stores and shows of a FastGenDeployment."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from commands import Commands
+from operator_process import chart_operator_asleep
 
 from fastgen_api import names
 from fastgen_devcluster.command import CommandError
@@ -52,10 +54,15 @@ def test_others_are_warned_of_an_unknown_field(
 
 
 @pytest.fixture(scope="module")
-def stored(cluster: Commands, namespace: str) -> str:
-    """A resource that is really there."""
-    cluster.kubectl("create", "-n", namespace, "-f", str(REPOSITORY / "examples/minimal.yaml"))
-    return "minimal"
+def stored(cluster: Commands, namespace: str) -> Iterator[str]:
+    """A resource that is really there.
+
+    Pausing it would keep an operator from making pods of it, not from writing its status.
+    """
+    with chart_operator_asleep(cluster):
+        cluster.kubectl("create", "-n", namespace, "-f", str(REPOSITORY / "examples/minimal.yaml"))
+        yield "minimal"
+        cluster.kubectl("delete", "-n", namespace, "fgd", "minimal")
 
 
 def test_defaults_are_not_stored(cluster: Commands, namespace: str, stored: str) -> None:

@@ -112,7 +112,7 @@ def test_kopf_leaves_no_trace_on_the_resource(operator: OperatorProcess, chat: s
     assert not metadata.get("annotations")
     assert set(resource["status"]) <= {
         "observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "selector", "url",
-        "runtimeImage", "model", "conditions",
+        "runtimeImage", "coldStartSeconds", "model", "conditions",
     }  # fmt: skip
     ours = [each for each in metadata["managedFields"] if each.get("subresource") == "status"]
     assert [each["manager"] for each in ours] == ["fastgen-operator"]

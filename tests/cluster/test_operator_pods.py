@@ -9,6 +9,7 @@ import pytest
 from cluster_access import wait_until
 from operator_process import OperatorProcess, operator_in
 
+from fastgen_devcluster.cluster import PROMETHEUS_IN_CLUSTER
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.images import build_images
 
@@ -83,6 +84,45 @@ def test_a_serving_deployment_is_left_in_peace(chat: OperatorProcess) -> None:
     chat.kubectl("label", "--overwrite", "fgd", "chat", "touched=yes")
     time.sleep(15)
     assert chat.writes_of_all(since) == []
+
+
+def test_an_autoscaled_deployment_in_steady_state_writes_nothing(
+    installed: OperatorProcess,
+) -> None:
+    """Two balancers, the autoscaler in command, Prometheus read: as most will run it."""
+    installed.create(
+        "steady",
+        resources=SMALL,
+        engine=ENGINE,
+        slo={"timeToFirstToken": {"milliseconds": 5000}},
+        scaling={
+            "mode": "Auto",
+            "minReplicas": 1,
+            "maxReplicas": 2,
+            "prometheus": {"url": PROMETHEUS_IN_CLUSTER},
+        },
+        balancer={"replicas": 2},
+    )
+    try:
+        wait_until("Ready", lambda: is_ready(installed, "steady"), seconds=180)
+        active = wait_until(
+            "the autoscaler's word",
+            lambda: installed.condition("steady", "ScalingActive"),
+            seconds=90,
+        )
+        assert active["status"] == "True", active
+        wait_until(
+            "quiet", lambda: not installed.writes_of_all(time.time() - 10), seconds=120, pause=2
+        )
+        since = time.time()
+        time.sleep(20)
+        assert installed.writes_of_all(since) == []
+        leases = installed.leases_written(since)
+        assert leases, "the leader renews its Lease, so the log was read"
+        cold_start = installed.get("fgd", "steady")["status"]["coldStartSeconds"]
+        assert 1 <= cold_start < 180
+    finally:
+        installed.kubectl("delete", "fgd", "steady", "--wait")
 
 
 def test_the_replicas_have_no_rights_and_run_confined(chat: OperatorProcess) -> None:

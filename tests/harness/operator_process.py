@@ -16,6 +16,7 @@ import httpx2
 import pytest
 import yaml
 from cluster_access import Kubernetes, wait_until
+from commands import Commands
 
 from fastgen_devcluster import Cluster
 
@@ -118,74 +119,96 @@ class OperatorProcess:
 
     def writes_of_all(self, since: float) -> list[str]:
         """What any of our service accounts wrote, Leases apart: operator and balancers."""
+        return [text for text in self._by_us(since) if "/leases" not in text]
+
+    def leases_written(self, since: float) -> list[str]:
+        """The renewals of Leases among what our service accounts wrote."""
+        return [text for text in self._by_us(since) if "/leases" in text]
+
+    def _by_us(self, since: float) -> Iterator[str]:
         ours = f"system:serviceaccount:{self.namespace}:"
-        return [
-            f"{user.removeprefix(ours)}: {text}"
-            for user, text in self._audited(since)
-            if user.startswith(ours) and "/leases" not in text
-        ]
+        for user, text in self._audited(since):
+            if user.startswith(ours):
+                yield f"{user.removeprefix(ours)}: {text}"
 
     def _audited(self, since: float) -> Iterator[tuple[str, str]]:
         path = self.kubernetes.cluster.audit_log
         if path is None:
             pytest.skip("only the development cluster shows its audit log")
-        for line in path.read_text().splitlines():
-            event = json.loads(line)
-            if _time(event) >= since:
-                user = event["user"].get("username", "")  # Nobody, for what was not let in.
-                yield user, f"{event['verb']} {event['requestURI']}"
+        yield from audited(path.read_text(), since)
 
 
-def _time(event: dict[str, Any]) -> float:
-    return datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+def audited(text: str, since: float) -> Iterator[tuple[str, str]]:
+    """User, and verb with URI, of the requests in an audit log since a Unix time.
+
+    A last line without its end is still being written, and told the next time.
+    """
+    whole, _, _ = text.rpartition("\n")
+    for line in whole.splitlines():
+        event = json.loads(line)
+        received = datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
+        if received >= since:
+            # A request that was not let in has no user, or one without a name.
+            user = (event.get("user") or {}).get("username", "")
+            yield user, f"{event['verb']} {event['requestURI']}"
 
 
 @contextmanager
 def operator_in(
     namespace: str, folder: Path, images: dict[str, str], port: int
 ) -> Iterator[OperatorProcess]:
-    """An operator that is not started yet, in a fresh namespace; takes all of it away at the end.
+    """An operator that is not started yet, in a fresh namespace; takes both away at the end.
 
-    A chart's operator that watches all namespaces would see the same resources; it sleeps
-    meanwhile.
+    A chart's operator sleeps meanwhile.
     """
     kubernetes = Kubernetes(Cluster.current())
     kubectl = kubernetes.kubectl
-    had_crd = bool(kubectl("get", "crd", CRD_NAME, "--ignore-not-found", "-o", "name"))
-    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+    # As Helm would: a later installation of the chart finds its own field manager.
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=helm")
+    kubectl(*apply, "-f", str(CRD))
     kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
-    sleeping = _sees_everything(kubernetes)
-    if sleeping:
-        kubectl("scale", *CHART_OPERATOR, "--replicas=0")
-    kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
-    kubectl("create", "namespace", namespace)
-    operator = OperatorProcess(
-        kubernetes,
-        namespace,
-        _restricted_kubeconfig(kubernetes, namespace, folder),
-        folder / "operator.log",
-        images,
-        port,
-    )
+    with chart_operator_asleep(kubernetes):
+        kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
+        kubectl("create", "namespace", namespace)
+        operator = OperatorProcess(
+            kubernetes,
+            namespace,
+            _restricted_kubeconfig(kubernetes, namespace, folder),
+            folder / "operator.log",
+            images,
+            port,
+        )
+        try:
+            yield operator
+        finally:
+            operator.stop()
+            kubectl("delete", "namespace", namespace, "--wait")
+
+
+@contextmanager
+def chart_operator_asleep(cluster: Commands) -> Iterator[None]:
+    """Meanwhile no operator of a chart takes up what a test makes in a namespace of its own."""
+    if not _sees_everything(cluster):
+        yield
+        return
+    cluster.kubectl("scale", *CHART_OPERATOR, "--replicas=0")
+    pods = ("-n=fastgen-system", "-l=app.kubernetes.io/name=fastgen-operator")
+    cluster.kubectl("wait", "--for=delete", "pod", *pods, "--timeout=60s")
     try:
-        yield operator
+        yield
     finally:
-        operator.stop()
-        kubectl("delete", "namespace", namespace, "--wait")
-        if sleeping:
-            kubectl("scale", *CHART_OPERATOR, "--replicas=1")
-        if not had_crd and not kubectl("get", "fgd", "-A", "-o", "name"):
-            kubectl("delete", "crd", CRD_NAME)
+        cluster.kubectl("scale", *CHART_OPERATOR, "--replicas=1")
 
 
-def _sees_everything(kubernetes: Kubernetes) -> bool:
-    """Whether an operator that the chart installed watches all namespaces."""
-    text = kubernetes.kubectl("get", *CHART_OPERATOR, "--ignore-not-found", "-o", "json")
+def _sees_everything(cluster: Commands) -> bool:
+    """Whether an operator that the chart installed watches all namespaces and runs."""
+    text = cluster.kubectl("get", *CHART_OPERATOR, "--ignore-not-found", "-o", "json")
     if not text:
         return False
-    (container,) = json.loads(text)["spec"]["template"]["spec"]["containers"]
+    spec = json.loads(text)["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
     environment = {each["name"]: each.get("value", "") for each in container["env"]}
-    return not environment["FASTGEN_WATCH_NAMESPACES"]
+    return bool(spec["replicas"]) and not environment["FASTGEN_WATCH_NAMESPACES"]
 
 
 def _restricted_kubeconfig(kubernetes: Kubernetes, namespace: str, folder: Path) -> Path:

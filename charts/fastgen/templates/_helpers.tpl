@@ -20,11 +20,11 @@ app.kubernetes.io/part-of: fastgen
 {{- end }}
 
 {{- define "fastgen.controlImage" -}}
-{{ required "images.control is not set: build the images with `make images` and name the control image, --set images.control=REGISTRY/fastgen-control:TAG" .Values.images.control }}
+{{ required "images.control is not set: `make images` pushes the images and prints their references as JSON; give the one named control, --set images.control=REFERENCE" .Values.images.control }}
 {{- end }}
 
 {{- define "fastgen.runtimeImage" -}}
-{{ required "images.runtime is not set: build the images with `make images` and name the runtime image, --set images.runtime=REGISTRY/fastgen-runtime:TAG" .Values.images.runtime }}
+{{ required "images.runtime is not set: `make images` pushes the images and prints their references as JSON; give the one named runtime, --set images.runtime=REFERENCE" .Values.images.runtime }}
 {{- end }}
 
 {{- define "fastgen.pullSecrets" -}}
