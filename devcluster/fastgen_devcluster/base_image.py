@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fastgen_devcluster import buildah
-from fastgen_devcluster.command import run
+from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.progress import step
 
 SUITE = "bookworm"
@@ -34,6 +35,12 @@ def ensure(cache: Path) -> None:
         ):
             archive = Path(scratch) / "base.tar"
             include = f"--include={','.join(PACKAGES)}"
-            run("mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, archive)
+            try:
+                run("mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, archive)
+            except CommandError as failure:
+                raise SetupError(
+                    "The base image is made from Debian's packages: let apt reach a mirror, or"
+                    f" name an image with Python in FASTGEN_BASE_IMAGE: {failure}"
+                ) from None
             archive.rename(kept)
     buildah.unpack(kept, image)

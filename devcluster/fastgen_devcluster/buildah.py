@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.errors import SetupError
 
 # Only images that carry it are ever removed; the value is the name that the image was made under.
 LABEL = "dev.fastgen.devcluster"
@@ -105,9 +106,25 @@ def uv_settings(listing: str) -> str:
 
 
 def push(name: str, reference: str) -> None:
-    """Copy a local image to a registry, plain http if it has no TLS."""
-    options = ("--quiet", "--tls-verify=false", *COMPRESSION)
-    run("buildah", "push", *options, name, f"docker://{reference}")
+    """Copy a local image to a registry that has no TLS and wants no login."""
+    _push(name, reference, "--tls-verify=false")
+
+
+def push_to_own(name: str, reference: str) -> None:
+    """Copy a local image to the user's registry, with buildah's own logins and TLS settings."""
+    host = reference.partition("/")[0]
+    try:
+        _push(name, reference)
+    except CommandError as failure:
+        last_words = str(failure).splitlines()[-1]
+        raise SetupError(
+            f"Cannot push to {host} (log in with `buildah login {host}`; a registry without TLS"
+            f" needs `insecure = true` in /etc/containers/registries.conf): {last_words}"
+        ) from None
+
+
+def _push(name: str, reference: str, *flags: str) -> None:
+    run("buildah", "push", "--quiet", *flags, *COMPRESSION, name, f"docker://{reference}")
 
 
 def remove(name: str) -> None:

@@ -6,14 +6,15 @@ import shutil
 import sys
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from fastgen_devcluster import buildah, images, lifecycle
-from fastgen_devcluster.cluster import Cluster
+from fastgen_devcluster.cluster import Cluster, own_kubeconfig
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.packages import require_root
@@ -21,7 +22,29 @@ from fastgen_devcluster.progress import console, format_seconds, step
 from fastgen_devcluster.settings import Settings
 from fastgen_devcluster.teardown import leftovers, take_down
 
+# What happens to a newcomer: no network, no rights, no room. Anything else is a bug of ours.
+FAILURES = (SetupError, CommandError, OSError)
+INTERRUPTED = 130
+
+
+class Verbs(TyperGroup):
+    """Tells who interrupts a verb how to go on; typer by itself says nothing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            console.print(
+                "Interrupted. The same command goes on from here;"
+                " `python -m fastgen_devcluster down` cleans up.",
+                soft_wrap=True,
+            )
+            sys.exit(INTERRUPTED)
+
+
 app = typer.Typer(
+    cls=Verbs,
     help="A real Kubernetes on this machine.",
     no_args_is_help=True,
     add_completion=False,
@@ -34,13 +57,13 @@ def main() -> None:
     """Run a verb; what the reader can mend is told in one line."""
     try:
         app()
-    except (SetupError, CommandError) as failure:
+    except FAILURES as failure:
         console.print(f"[red]error:[/red] {escape(str(failure))}", soft_wrap=True)
         sys.exit(1)
 
 
 def _is_own_cluster() -> bool:
-    own = os.environ.get("FASTGEN_KUBECONFIG")
+    own = own_kubeconfig()
     if own:
         console.print(f"FASTGEN_KUBECONFIG is set: using your cluster ({own}) as it is.")
     return bool(own)

@@ -34,9 +34,11 @@ class Cluster:
     def current(cls, environment: Mapping[str, str] = os.environ) -> "Cluster":
         """The cluster that FASTGEN_KUBECONFIG names, else the development cluster."""
         settings = Settings.from_environment(environment)
-        kubeconfig = environment.get("FASTGEN_KUBECONFIG")
+        kubeconfig = own_kubeconfig(environment)
         if not kubeconfig:
-            return _development(settings, environment)
+            return development(settings)
+        if not Path(kubeconfig).is_file():
+            raise SetupError(f"FASTGEN_KUBECONFIG names {kubeconfig}, and no such file is there.")
         return cls(
             kubeconfig=Path(kubeconfig).resolve(),
             registry=image_home(environment),
@@ -49,10 +51,15 @@ class Cluster:
         )
 
 
+def own_kubeconfig(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The credentials of the user's own cluster, or nothing for the development cluster."""
+    return environment.get("FASTGEN_KUBECONFIG") or None
+
+
 def image_home(environment: Mapping[str, str] = os.environ) -> str:
     """The registry and path that references of images start with."""
-    if not environment.get("FASTGEN_KUBECONFIG"):
-        return f"{Settings.from_environment(environment).registry}/fastgen"
+    if not own_kubeconfig(environment):
+        return Settings.from_environment(environment).image_home
     registry = environment.get("FASTGEN_REGISTRY")
     if not registry:
         raise SetupError("Set FASTGEN_REGISTRY to a registry that your cluster pulls from.")
@@ -64,13 +71,14 @@ def audit_log_path() -> Path:
     return Settings.from_environment().audit_log
 
 
-def _development(settings: Settings, environment: Mapping[str, str]) -> Cluster:
+def development(settings: Settings) -> Cluster:
+    """The development cluster of these settings; raises SetupError before its first `up`."""
     if not settings.kubeconfig.exists():
         raise SetupError("No cluster yet: run `python -m fastgen_devcluster up`.")
     programs = Programs(settings.cache)
     return Cluster(
         kubeconfig=settings.kubeconfig,
-        registry=image_home(environment),
+        registry=settings.image_home,
         kubectl=programs.kubernetes("kubectl"),
         helm=programs.helm,
         prometheus_url=f"http://{settings.service_address(PROMETHEUS_NUMBER)}:9090",

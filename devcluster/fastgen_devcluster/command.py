@@ -19,19 +19,25 @@ def run(
 ) -> str:
     """Run a program, return what it printed, and raise with its complaint when it fails."""
     words = [str(word) for word in argv]
-    done = subprocess.run(
-        words,
-        input=stdin,
-        env={**os.environ, **(environment or {})},
-        cwd=directory,
-        timeout=timeout_seconds,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = " ".join(words[:6])
+    try:
+        done = subprocess.run(
+            words,
+            input=stdin,
+            env={**os.environ, **(environment or {})},
+            cwd=directory,
+            timeout=timeout_seconds,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise CommandError(f"`{shown}` did not start: {error}") from None
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"`{shown}` took longer than {timeout_seconds} s") from None
     if done.returncode != 0:
         complaint = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise CommandError(f"`{' '.join(words[:6])}` ended with {done.returncode}: {complaint}")
+        raise CommandError(f"`{shown}` ended with {done.returncode}: {complaint}")
     return done.stdout
 
 
@@ -39,6 +45,6 @@ def succeeds(*argv: str | Path) -> bool:
     """Run a program and tell whether it liked the outcome."""
     try:
         run(*argv)
-    except (CommandError, FileNotFoundError):
+    except CommandError:
         return False
     return True

@@ -28,7 +28,7 @@ class Contents:
 def references(settings: Settings) -> Contents:
     """The images by what goes into them, so that an unchanged one is never made twice."""
     pause = hashlib.sha256(PAUSE_SOURCE.read_bytes()).hexdigest()[:12]
-    home = f"{settings.registry}/fastgen"
+    home = settings.image_home
     return Contents(
         pause=f"{home}/pause:{pause}",
         coredns=f"{home}/coredns:{COREDNS.key()}",

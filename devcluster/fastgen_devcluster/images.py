@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fastgen_devcluster import base_image, buildah, registry, runtime_store
-from fastgen_devcluster.cluster import image_home
+from fastgen_devcluster.cluster import image_home, own_kubeconfig
 from fastgen_devcluster.dockerfile import key_of, read_stages
 from fastgen_devcluster.errors import SetupError
-from fastgen_devcluster.packages import ensure_packages
+from fastgen_devcluster.packages import ensure_image_packages
 from fastgen_devcluster.progress import step
 from fastgen_devcluster.settings import REPOSITORY, Settings
 
@@ -58,7 +58,11 @@ def ensure_dependencies(settings: Settings) -> None:
 
 
 def build_images() -> Images:
-    """Build and push what the cluster's registry does not have, and return the references."""
+    """Build and push what the cluster's registry does not have, and return the references.
+
+    A push to the user's own registry always happens: buildah alone knows how to log in there, and
+    it sends no layer twice.
+    """
     settings, home = Settings.from_environment(), image_home()
     plan = Plan.read()
     images = Images(
@@ -66,7 +70,9 @@ def build_images() -> Images:
         runtime=f"{home}/{RUNTIME}:{plan.keys[RUNTIME]}",
     )
     wanted = {CONTROL: images.control, RUNTIME: images.runtime}
-    missing = {stage: name for stage, name in wanted.items() if not registry.has_image(name)}
+    missing = wanted
+    if not own_kubeconfig():
+        missing = {stage: name for stage, name in wanted.items() if not registry.has_image(name)}
     if missing:
         with _locked(settings):
             _build_dependencies(settings, plan)
@@ -78,28 +84,37 @@ def build_images() -> Images:
 
 def load_image(name: str) -> str:
     """Push an image of the local store and return its reference."""
+    ensure_image_packages()
     if not buildah.has_image(name):
         raise SetupError(f"buildah knows no image {name!r}; `buildah images` lists them.")
     short = name.rpartition("/")[2]
     reference = f"{image_home()}/{short if ':' in short else f'{short}:latest'}"
     with step(f"push {name}"):
-        buildah.push(name, reference)
+        _push(name, reference)
     return reference
 
 
 def _deliver(settings: Settings, plan: Plan, stage: str, reference: str) -> None:
-    with step(f"build the {stage} image"):
-        _build(plan, stage)
+    if not buildah.has_image(plan.local(stage)):
+        with step(f"build the {stage} image"):
+            _build(plan, stage)
     with step(f"push the {stage} image"):
-        buildah.push(plan.local(stage), reference)
+        _push(plan.local(stage), reference)
     # Pulled before a pod asks for it; on a cluster of the user's own the pods wait for their pull.
     if reference.startswith(settings.registry) and settings.containerd_socket.exists():
         with step(f"pull the {stage} image to the node"):
             runtime_store.pull(settings, reference)
 
 
+def _push(name: str, reference: str) -> None:
+    if own_kubeconfig():
+        buildah.push_to_own(name, reference)
+    else:
+        buildah.push(name, reference)
+
+
 def _build_dependencies(settings: Settings, plan: Plan) -> None:
-    ensure_packages()
+    ensure_image_packages()
     base_image.ensure(settings.cache)
     for stage in DEPENDENCIES:
         if not buildah.has_image(plan.local(stage)):

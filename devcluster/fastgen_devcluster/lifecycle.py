@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.markup import escape
 
 from fastgen_devcluster import components, configuration, control_groups, network, registry
 from fastgen_devcluster import contents as cluster_contents
 from fastgen_devcluster.certificates import ensure_certificates
-from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.clients import kubectl
+from fastgen_devcluster.cluster import Cluster, development
+from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.contents import Contents
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.images import build_images
@@ -87,10 +88,12 @@ def bring_up(settings: Settings) -> None:
         _wait("the API server", 60, lambda: _api_is_ready(settings), settings)
     with step("start the node"):
         _start_node(settings, node, programs)
-        _apply(settings, programs, cluster_contents.manifests(settings, contents))
+        cluster = development(settings)
+        manifests = cluster_contents.manifests(settings, contents)
+        kubectl(cluster, "apply", "--server-side", "--filename=-", stdin=manifests)
     with step("wait for DNS and Prometheus"):
-        _wait_for_deployment(settings, programs, "kube-system", "coredns")
-        _wait_for_deployment(settings, programs, "monitoring", "prometheus")
+        _wait_for_deployment(cluster, "kube-system", "coredns")
+        _wait_for_deployment(cluster, "monitoring", "prometheus")
 
 
 def _prepare(settings: Settings, node: Node, contents: Contents) -> None:
@@ -185,15 +188,6 @@ def _wait(what: str, seconds: float, ready: Callable[[], bool], settings: Settin
         time.sleep(0.1)
 
 
-def _kubectl(settings: Settings, programs: Programs, *words: str, stdin: str = "") -> str:
-    kubectl: Path = programs.kubernetes("kubectl")
-    return run(kubectl, f"--kubeconfig={settings.kubeconfig}", *words, stdin=stdin)
-
-
-def _apply(settings: Settings, programs: Programs, manifests: str) -> None:
-    _kubectl(settings, programs, "apply", "--server-side", "--filename=-", stdin=manifests)
-
-
-def _wait_for_deployment(settings: Settings, programs: Programs, namespace: str, name: str) -> None:
+def _wait_for_deployment(cluster: Cluster, namespace: str, name: str) -> None:
     target = ("rollout", "status", f"deployment/{name}", f"--namespace={namespace}")
-    _kubectl(settings, programs, *target, "--timeout=90s")
+    kubectl(cluster, *target, "--timeout=90s")

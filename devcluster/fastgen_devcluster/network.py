@@ -1,9 +1,14 @@
 """Lays the cable between this machine and the cluster's network namespace."""
 
+import ipaddress
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fastgen_devcluster.command import run, succeeds
-from fastgen_devcluster.settings import Node, Settings
+from fastgen_devcluster.errors import SetupError
+from fastgen_devcluster.settings import MAX_INDEX, Node, Settings
 
 
 def inside(node: Node, *argv: str | Path) -> tuple[str | Path, ...]:
@@ -22,6 +27,14 @@ def create(settings: Settings, node: Node) -> None:
     if is_ready(settings, node):
         return
     delete(settings, node)
+    taken = conflict(
+        settings, json.loads(run("ip", "-json", "-4", "route", "show", "table", "all"))
+    )
+    if taken:
+        raise SetupError(
+            f"{taken} is in use on this machine and lies in the cluster's addresses: set"
+            f" FASTGEN_DEVCLUSTER_INDEX to another number from 0 to {MAX_INDEX}."
+        )
     host = settings.host_interface
     run("ip", "netns", "add", node.name)
     cable = ("ip", "link", "add", host, "type", "veth", "peer", "name", "eth0")
@@ -40,6 +53,25 @@ echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
     run(*inside(node, "sh", "-c", script))
     run("ip", "route", "add", settings.service_cidr, "via", node.address)
     run("ip", "route", "add", settings.pod_cidr, "via", node.address)
+
+
+def conflict(settings: Settings, routes: Iterable[Mapping[str, Any]]) -> str | None:
+    """The first of `ip -json route`'s destinations and gateways that the cluster would cut off.
+
+    A route to a wider network is none: the cluster's own, more exact ones take only their part.
+    """
+    ours = [
+        ipaddress.IPv4Network(cidr)
+        for cidr in (settings.node_cidr, settings.service_cidr, settings.pod_cidr)
+    ]
+    for route in routes:
+        for place in (route["dst"], route.get("gateway")):
+            if place in (None, "default"):
+                continue
+            network = ipaddress.IPv4Network(place)
+            if any(network.subnet_of(mine) for mine in ours):
+                return str(place)
+    return None
 
 
 def delete(settings: Settings, node: Node) -> None:

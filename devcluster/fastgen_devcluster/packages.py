@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,35 +10,39 @@ from fastgen_devcluster.command import CommandError, run, succeeds
 from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.progress import step
 
-# What must be there, and the package that brings it.
+# What building images needs, and the package that brings it.
+IMAGE_TOOLS = {"buildah": "buildah", "gpg": "gpg", "mmdebstrap": "mmdebstrap"}
+IMAGE_FILES = {"/etc/ssl/certs/ca-certificates.crt": "ca-certificates"}
+# What the cluster needs as well.
 TOOLS = {
-    "buildah": "buildah",
+    **IMAGE_TOOLS,
     "conntrack": "conntrack",
     "containerd": "containerd",
     "docker-registry": "docker-registry",
     "gcc": "gcc",
-    "gpg": "gpg",
     "ip": "iproute2",
     "iptables": "iptables",
-    "mmdebstrap": "mmdebstrap",
     "nsenter": "util-linux",
     "openssl": "openssl",
     "runc": "runc",
 }
 FILES = {
-    "/etc/ssl/certs/ca-certificates.crt": "ca-certificates",
+    **IMAGE_FILES,
     "/usr/include/stdio.h": "libc6-dev",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 KERNEL_MODULES = ("overlay", "br_netfilter", "nf_conntrack")
 
 
-def missing_packages() -> list[str]:
+def missing_packages(
+    needed_tools: Mapping[str, str] = TOOLS, needed_files: Mapping[str, str] = FILES
+) -> list[str]:
     """The packages whose tools or files are not on this machine."""
     # A user's PATH may leave out the directories where Debian keeps an administrator's tools.
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    tools = {package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
-    return sorted(tools | {package for file, package in FILES.items() if not Path(file).exists()})
+    tools = {package for tool, package in needed_tools.items() if not shutil.which(tool, path=path)}
+    files = {package for file, package in needed_files.items() if not Path(file).exists()}
+    return sorted(tools | files)
 
 
 def require_root() -> None:
@@ -51,10 +55,23 @@ def require_root() -> None:
 
 
 def ensure_packages() -> None:
-    """Install what is missing, without starting any of the services that come along."""
+    """Install what the cluster lacks, without starting any of the services that come along."""
     require_root()
     _load_kernel_modules()
-    packages = missing_packages()
+    _install(missing_packages())
+
+
+def ensure_image_packages() -> None:
+    """Install what building images lacks; root is needed only when something is missing."""
+    packages = missing_packages(IMAGE_TOOLS, IMAGE_FILES)
+    if packages and os.geteuid() != 0:
+        raise SetupError(
+            f"Building images needs more: run `apt-get install {' '.join(packages)}` as root."
+        )
+    _install(packages)
+
+
+def _install(packages: Sequence[str]) -> None:
     if not packages:
         return
     if not shutil.which("apt-get"):

@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,6 +52,46 @@ def is_alive(identity: Identity) -> bool:
     return identify(identity.pid) == identity
 
 
+def in_network(netns: Path) -> list[Identity]:
+    """The processes in the network namespace that a file keeps alive, on record or not."""
+    if not netns.exists():
+        return []
+    wanted = netns.stat()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            there = (entry / "ns" / "net").stat()
+        except OSError:
+            continue
+        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+            identity = identify(int(entry.name))
+            found += [identity] if identity else []
+    return found
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold an interruption back until the end, so that no process goes without its record."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    # Handlers and not a mask: the process that is started would inherit a mask.
+    before = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for interruption in arrived:
+            signal.raise_signal(interruption)
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The processes that were started, one file each."""
@@ -74,7 +116,7 @@ class Ledger:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        with log.open("ab") as output, uninterrupted():
             child = subprocess.Popen(
                 [str(word) for word in argv],
                 stdin=subprocess.DEVNULL,
@@ -84,9 +126,9 @@ class Ledger:
                 cwd="/",
                 start_new_session=True,
             )
-        identity = identify(child.pid)
-        if identity:
-            (self.directory / f"{name}.json").write_text(json.dumps(asdict(identity)))
+            identity = identify(child.pid)
+            if identity:
+                (self.directory / f"{name}.json").write_text(json.dumps(asdict(identity)))
 
     def stop(self, names: Iterable[str], grace_seconds: float) -> None:
         """Ask the processes to end, insist after the grace, and strike them off the record."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastgen_devcluster.command import run
+from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.progress import step
 from fastgen_devcluster.settings import ROOM
 from fastgen_devcluster.toolchain import ensure_go
@@ -161,6 +162,12 @@ def _compile(go: Path, cache: Path, module: Module) -> None:
         built = Path(scratch) / "built"
         built.mkdir()
         build = ("build", *module.flags, "-o", f"{built}/", *module.packages)
-        run("nice", go, *build, environment=environment, directory=module.source)
+        try:
+            run("nice", go, *build, environment=environment, directory=module.source)
+        except CommandError as failure:
+            raise SetupError(
+                f"{module.name} did not compile; the first time, its modules come from"
+                f" {os.environ.get('GOPROXY') or 'the public Go module proxy'}: {failure}"
+            ) from None
         built.chmod(0o755)
         built.rename(home)

@@ -1,8 +1,10 @@
-"""Asks an image registry what it has."""
+"""Asks the development cluster's own registry what it has."""
 
 import urllib.error
 import urllib.request
 from http import HTTPStatus
+
+from fastgen_devcluster.errors import SetupError
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -20,16 +22,22 @@ def is_serving(registry: str) -> bool:
 
 
 def has_image(reference: str) -> bool:
-    """Whether the registry of this reference has the image."""
+    """Whether the registry of this reference has the image; raises SetupError without a registry.
+
+    Only for the registry of the development cluster, which knows neither TLS nor logins.
+    """
     registry, _, rest = reference.partition("/")
     name, _, tag = rest.rpartition(":")
     try:
         with _open("HEAD", f"http://{registry}/v2/{name}/manifests/{tag}"):
             return True
-    except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.NOT_FOUND:
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.NOT_FOUND:
             return False
-        raise
+        raise SetupError(
+            f"The cluster's registry at {registry} does not answer ({error}):"
+            " run `python -m fastgen_devcluster up`."
+        ) from None
 
 
 def _open(method: str, url: str) -> "urllib.request._UrlopenRet":

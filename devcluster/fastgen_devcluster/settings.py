@@ -66,6 +66,11 @@ class Settings:
         return f"10.197.{self.index}.1"
 
     @property
+    def node_cidr(self) -> str:
+        """The addresses of this machine and of the nodes on their cable."""
+        return f"10.197.{self.index}.0/24"
+
+    @property
     def service_cidr(self) -> str:
         """The addresses of Services, routed from the host."""
         return f"10.198.{16 * self.index}.0/20"
@@ -91,6 +96,11 @@ class Settings:
     def registry(self) -> str:
         """The registry, under the same address for the host and for containerd."""
         return f"{self.node().address}:{REGISTRY_PORT}"
+
+    @property
+    def image_home(self) -> str:
+        """What the references of images in the cluster's registry start with."""
+        return f"{self.registry}/fastgen"
 
     @property
     def kubeconfig(self) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fastgen_devcluster import control_groups, network
 from fastgen_devcluster.command import succeeds
-from fastgen_devcluster.process import Identity, Ledger, end, identify
+from fastgen_devcluster.process import Identity, Ledger, end, identify, in_network
 from fastgen_devcluster.runtime_store import remove_containers
 from fastgen_devcluster.settings import Node, Settings
 
@@ -24,6 +24,8 @@ def take_down(settings: Settings, node: Node) -> None:
     if ledger.find("containerd"):
         remove_containers(settings)
     ledger.stop(ledger.names(), grace_seconds=5)
+    # Whatever is still there has lost its record: to a crash of `up`, or to a deleted state.
+    end(in_network(node.netns), grace_seconds=0)
     network.delete(settings, node)
     control_groups.delete(node.name)
     for directory in _mounts_below(settings.state):
@@ -36,7 +38,11 @@ def leftovers(settings: Settings, node: Node) -> list[str]:
     ledger = Ledger(settings.records)
     found = [f"process {name}" for name in ledger.names() if ledger.find(name)]
     found += [f"container process {pid}" for pid in sorted(control_groups.processes(node.name))]
-    found += [f"shim process {shim.pid}" for shim in _shims(settings)]
+    shims = _shims(settings)
+    found += [f"shim process {shim.pid}" for shim in shims]
+    known = {*shims, *(ledger.find(name) for name in ledger.names())}
+    strays = [one for one in in_network(node.netns) if one not in known]
+    found += [f"process {stray.pid} without a record" for stray in strays]
     found += [f"mount {directory}" for directory in _mounts_below(settings.state)]
     found += [f"namespace {node.name}"] if node.netns.exists() else []
     interface = Path("/sys/class/net", settings.host_interface)

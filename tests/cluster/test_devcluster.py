@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from fastgen_devcluster import Cluster, audit_log_path, base_image
-from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.clients import kubectl
+from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.images import load_image
 from fastgen_devcluster.process import Ledger
 from fastgen_devcluster.settings import Settings
@@ -95,10 +96,6 @@ def pod(cluster: Cluster) -> Iterator[str]:
     kubectl(cluster, *wait, "--timeout=60s")
     yield "probe"
     kubectl(cluster, "delete", "namespace", NAMESPACE, "--wait=false")
-
-
-def kubectl(cluster: Cluster, *words: str, stdin: str = "") -> str:
-    return run(cluster.kubectl, f"--kubeconfig={cluster.kubeconfig}", *words, stdin=stdin)
 
 
 def python(cluster: Cluster, pod: str, script: str) -> str:

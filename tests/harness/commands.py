@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastgen_devcluster import clients
 from fastgen_devcluster.cluster import Cluster
-from fastgen_devcluster.command import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,8 @@ class Commands:
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
         """Runs kubectl."""
-        return self._run(self.cluster.kubectl, *words, stdin=stdin)
+        return clients.kubectl(self.cluster, *words, stdin=stdin)
 
     def helm(self, *words: str) -> str:
         """Runs helm."""
-        return self._run(self.cluster.helm, *words)
-
-    def _run(self, program: Path, *words: str, stdin: str = "") -> str:
-        flags = (f"--kubeconfig={self.kubeconfig}",)
-        return run(program, *flags, *words, stdin=stdin, timeout_seconds=300)
+        return clients.helm(self.cluster, *words)

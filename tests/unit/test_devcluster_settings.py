@@ -144,8 +144,8 @@ def test_installers_learn_the_way_to_the_index_and_nothing_else_of_this_machine(
 
 
 def test_the_users_own_cluster_is_taken_as_it_is(tmp_path: Path) -> None:
-    for tool in ("kubectl", "helm"):
-        (tmp_path / tool).touch(mode=0o755)
+    for file in ("kubectl", "helm", "config"):
+        (tmp_path / file).touch(mode=0o755)
     environment = {
         "FASTGEN_KUBECONFIG": str(tmp_path / "config"),
         "FASTGEN_REGISTRY": "registry.example/team/",
@@ -157,6 +157,9 @@ def test_the_users_own_cluster_is_taken_as_it_is(tmp_path: Path) -> None:
     assert cluster.registry == "registry.example/team"
     del environment["FASTGEN_REGISTRY"]
     with pytest.raises(SetupError, match="FASTGEN_REGISTRY"):
+        Cluster.current(environment)
+    (tmp_path / "config").unlink()
+    with pytest.raises(SetupError, match="FASTGEN_KUBECONFIG"):
         Cluster.current(environment)
 
 

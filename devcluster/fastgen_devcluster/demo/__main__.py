@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Final
 
+import httpx2
 import typer
+from lightkube import ApiError
+from lightkube.core.exceptions import ConfigError
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -14,7 +17,7 @@ from rich.text import Text
 from fastgen_cli import chat
 from fastgen_cli.errors import UserError
 from fastgen_devcluster import cli
-from fastgen_devcluster.cluster import Cluster
+from fastgen_devcluster.cluster import Cluster, own_kubeconfig
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.demo import burst as bursts
 from fastgen_devcluster.demo import installation, picture
@@ -23,19 +26,19 @@ from fastgen_devcluster.demo.endpoint import open_url
 from fastgen_devcluster.demo.farewell import farewell
 from fastgen_devcluster.demo.narration import DemoError, Narrator
 from fastgen_devcluster.demo.verdict import Bounds, Comparison
-from fastgen_devcluster.errors import SetupError
 from fastgen_devcluster.images import Images
 
 STAGES: Final = 7
 LINE_SECONDS: Final = 5.0
+# The cluster's API was out of reach, refused, or the kubeconfig is not one.
+CLUSTER_FAILURES: Final = (ApiError, ConfigError, httpx2.HTTPError)
 QUESTION: Final = "In two sentences: what is gravity?"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback(invoke_without_command=True)
+@app.command()
 def demo(
-    context: typer.Context,
     fast: Annotated[bool, typer.Option(help="End after the first answer: no burst.")] = False,
     values: Annotated[
         list[str] | None,
@@ -43,18 +46,8 @@ def demo(
     ] = None,
 ) -> None:
     """Show FastGen on a Kubernetes of this machine, or on your own with FASTGEN_KUBECONFIG."""
-    if context.invoked_subcommand is None:
-        narrator = Narrator(Console(), STAGES - 2 if fast else STAGES)
-        sys.exit(run_demo(narrator, fast, values or []))
-
-
-@app.command()
-def down() -> None:
-    """Remove the cluster that the demo started, with everything on it."""
-    try:
-        cli.down()
-    except (SetupError, CommandError) as error:
-        sys.exit(f"error: {error}")
+    narrator = Narrator(Console(), STAGES - 2 if fast else STAGES)
+    sys.exit(run_demo(narrator, fast, values or []))
 
 
 def run_demo(narrator: Narrator, fast: bool, values: Sequence[str]) -> int:
@@ -70,7 +63,15 @@ def run_demo(narrator: Narrator, fast: bool, values: Sequence[str]) -> int:
             if not fast:
                 _burst(narrator, reader, state, url)
             farewell(narrator, cluster, url, name)
-    except (DemoError, SetupError, CommandError, UserError) as error:
+    except KeyboardInterrupt:
+        clean_up = f"helm uninstall fastgen --namespace {installation.SYSTEM_NAMESPACE}"
+        narrator.console.print(
+            "\nInterrupted. `make demo` goes on from here;"
+            f" `{clean_up if own_kubeconfig() else 'make demo-down'}` cleans up.",
+            soft_wrap=True,
+        )
+        return cli.INTERRUPTED
+    except (*cli.FAILURES, *CLUSTER_FAILURES, DemoError, UserError) as error:
         text = Text(f"\nThe demo stopped: {error}", style="red")
         narrator.console.print(text, highlight=False, soft_wrap=True)
         if cluster is not None and isinstance(error, DemoError):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastgen_api import names
+from fastgen_devcluster import clients
 from fastgen_devcluster.cluster import Cluster
-from fastgen_devcluster.demo import clients
 from fastgen_devcluster.demo.narration import DemoError
 
 LINE_START = "Forwarding from "

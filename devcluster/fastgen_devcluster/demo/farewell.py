@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from fastgen_devcluster import clients
 from fastgen_devcluster.cluster import Cluster
-from fastgen_devcluster.demo import clients
 from fastgen_devcluster.demo.installation import NAMESPACE
 from fastgen_devcluster.demo.narration import Narrator
 from fastgen_devcluster.settings import REPOSITORY

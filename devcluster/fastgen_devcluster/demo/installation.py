@@ -8,9 +8,8 @@ import yaml
 from lightkube import ApiError
 from rich.markup import escape
 
-from fastgen_devcluster import cli
+from fastgen_devcluster import cli, clients
 from fastgen_devcluster.cluster import PROMETHEUS_IN_CLUSTER, Cluster
-from fastgen_devcluster.demo import clients
 from fastgen_devcluster.demo.deployment import Reader, State, condition_changes
 from fastgen_devcluster.demo.narration import DemoError, Narrator
 from fastgen_devcluster.images import Images, build_images
@@ -41,7 +40,7 @@ def install_chart(cluster: Cluster, images: Images, more_values: Sequence[str]) 
     if prometheus:
         values.append(f"prometheus.url={prometheus}")
     # On the cluster that is ours alone, a definition that a test left behind is no obstacle.
-    adopt = () if cluster.is_own else ("--take-ownership",)
+    adopt = () if cluster.is_own else ("--take-ownership", "--force-conflicts")
     clients.helm(
         cluster,
         *("upgrade", "--install", "fastgen", str(CHART), "--namespace", SYSTEM_NAMESPACE),
