@@ -80,9 +80,10 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
 def entry_of(message: accesslog_pb2.HTTPAccessLogEntry) -> Entry:
     """Reads Envoy's message."""
     common, request, response = message.common_properties, message.request, message.response
-    status = response.response_trailers.get("grpc-status") or response.response_headers.get(
-        "grpc-status"
-    )
+    # A refusal is nothing but trailers, which HTTP/2 sends as headers.
+    at_once = response.response_headers.get("grpc-status")
+    status = response.response_trailers.get("grpc-status") or at_once
+    is_grpc = request.request_headers.get("content-type", "").startswith("application/grpc")
     address = common.upstream_remote_address.socket_address
     mark = common.metadata.filter_metadata.get(METADATA)
     pick_id = mark.fields[PICK_KEY].string_value if mark else None
@@ -90,9 +91,10 @@ def entry_of(message: accesslog_pb2.HTTPAccessLogEntry) -> Entry:
         pick_id=pick_id or None,
         method=method_name(request.request_method),
         path=request.original_path or request.path,
-        is_grpc=request.request_headers.get("content-type", "").startswith("application/grpc"),
+        is_grpc=is_grpc,
         status=response.response_code.value,
         grpc_status=int(status) if status and status.isdecimal() else None,
+        started=is_grpc and response.response_code.value == 200 and at_once is None,
         flags=frozenset(flag.name for flag, _ in common.response_flags.ListFields()),
         details=response.response_code_details,
         upstream=format_address(address.address, address.port_value) if address.address else None,

@@ -73,8 +73,8 @@ class Account:
             self.ended_requests += 1
         return sent
 
-    def hear(self, report: Report) -> None:
-        """Takes the replica's word in place of the last one."""
+    def hear(self, report: Report | None) -> None:
+        """Takes the replica's word in place of the last one; None: the last one counts no more."""
         self.report = report
         self.ended_requests = 0
         unseen = [sent for sent in self.open.values() if self._is_unseen(sent)]

@@ -7,8 +7,7 @@ and convertDesiredReplicasWithBehaviorRate.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastgen_api.spec import ScalingPolicy
-from fastgen_balancer.scaling_policy import Rules
+from fastgen_api.spec import ScalingPolicy, ScalingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +37,31 @@ def remember(
 
 
 def stabilise(
-    current: int, wished: int, history: Sequence[Wished], up: Rules, down: Rules, now: float
+    current: int,
+    wished: int,
+    history: Sequence[Wished],
+    up: ScalingRules,
+    down: ScalingRules,
+    now: float,
 ) -> int:
     """Up to the lowest, down to the highest wish within the window of that direction."""
     rise, fall = wished, wished
     for wish in history:
-        if wish.at > now - up.window_seconds:
+        if wish.at > now - up.stabilization_window_seconds:
             rise = min(rise, wish.replicas)
-        if wish.at > now - down.window_seconds:
+        if wish.at > now - down.stabilization_window_seconds:
             fall = max(fall, wish.replicas)
     if rise > current:
         return rise
     return min(current, fall)
 
 
-def up_limit(current: int, changes: Sequence[Change], rules: Rules, now: float) -> int:
+def up_limit(current: int, changes: Sequence[Change], rules: ScalingRules, now: float) -> int:
     """The most replicas that the scale-up policies allow now."""
     return max(current, _limit(current, changes, rules, now, _raised, (max, min)))
 
 
-def down_limit(current: int, changes: Sequence[Change], rules: Rules, now: float) -> int:
+def down_limit(current: int, changes: Sequence[Change], rules: ScalingRules, now: float) -> int:
     """The fewest replicas that the scale-down policies allow now."""
     return max(0, min(current, _limit(current, changes, rules, now, _lowered, (min, max))))
 
@@ -77,12 +81,12 @@ def _lowered(start: int, policy: ScalingPolicy) -> int:
 def _limit(
     current: int,
     changes: Sequence[Change],
-    rules: Rules,
+    rules: ScalingRules,
     now: float,
     moved: Callable[[int, ScalingPolicy], int],
     farthest_and_nearest: tuple[Callable[[list[int]], int], Callable[[list[int]], int]],
 ) -> int:
-    if rules.select_policy == "Disabled" or not rules.policies:
+    if rules.select_policy == "Disabled":
         return current
     proposals = []
     for policy in rules.policies:

@@ -21,6 +21,11 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Its streams go on, new requests do not go there."""
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        """What tells two replicas of one name apart."""
+        return self.host, self.http_port, self.grpc_port
+
+    @property
     def http_address(self) -> str:
         return format_address(self.host, self.http_port)
 

@@ -44,6 +44,12 @@ class Fleet:
         for name in self._endpoints:
             self._accounts.setdefault(name, Account())
             self._left_at.pop(name, None)
+        for name in old.keys() & self._endpoints.keys():
+            if old[name].place != self._endpoints[name].place:
+                # Another replica under the same name: nothing is known of it.
+                self._accounts[name].hear(None)
+                self._health.pop(name, None)
+                self._silent.pop(name, None)
         for name in old.keys() - self._endpoints.keys():
             self._left_at[name] = self._clock()
             self._health.pop(name, None)
@@ -69,9 +75,6 @@ class Fleet:
             for c in self.candidates()
             if not c.has_room or (c.fresh and (r := reports[c.name]) is not None and r.saturated)
         )
-
-    def owed_tokens(self) -> int:
-        return sum(c.outstanding_tokens for c in self.candidates())
 
     def send(self, name: str, sent: Sent) -> None:
         self._accounts[name].send(sent)

@@ -84,7 +84,7 @@ async def lead(
         timing=timing,
     )
     metrics = AutoscalerMetrics(registry, name, namespace)
-    async with httpx2.AsyncClient() as http, asyncio.TaskGroup() as group:
+    async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
         group.create_task(leadership.run())
         autoscaler = Autoscaler(
             access, leadership, http, local_signals, prometheus_url, windows or Windows(), metrics

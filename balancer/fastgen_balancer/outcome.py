@@ -19,12 +19,13 @@ SERVER_ERRORS: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED.value[0],
     }
 )
+UNCONNECTED: Final = "upstream_connection_failure"
 BROKEN: Final = frozenset(
     {
         "upstream_connection_termination",
         "upstream_remote_reset",
         "upstream_protocol_error",
-        "upstream_connection_failure",
+        UNCONNECTED,
         "upstream_request_timeout",
         "upstream_overflow",
         "stream_idle_timeout",
@@ -47,6 +48,8 @@ class Entry:
     status: int
     """Of HTTP; 0 when there was no answer."""
     grpc_status: int | None
+    started: bool
+    """Of gRPC: whether the answer began, with the first token, before its status came."""
     flags: frozenset[str]
     """Names of envoy.data.accesslog.v3.ResponseFlags."""
     details: str
@@ -61,8 +64,22 @@ def outcome_of(entry: Entry) -> Outcome | None:
     """How the balancer counts a request for generation; None when the replica counts it.
 
     What the picker refused, and clients that left its queue, were counted when it happened; of a
-    client that left later the replica knows.
+    client that left later the replica knows. What Envoy sent by itself, while the picker did not
+    answer, bears no word of a balancer, so the replica counts it whatever becomes of it.
     """
+    if entry.pick_id is None and not _never_arrived(entry):
+        return None
+    return _verdict(entry)
+
+
+def _never_arrived(entry: Entry) -> bool:
+    """Whether no replica has seen the request."""
+    if entry.upstream is None:
+        return True
+    return entry.attempts == 1 and UNCONNECTED in entry.flags
+
+
+def _verdict(entry: Entry) -> Outcome | None:
     if entry.details == DETAILS:
         return None
     if entry.flags & CLIENT_LEFT:
@@ -86,7 +103,7 @@ def is_failure(entry: Entry) -> bool:
     """Whether the replica that was tried last has failed, rather than answered or been full."""
     if entry.flags & CLIENT_LEFT:
         return False
-    return outcome_of(entry) is Outcome.ERROR
+    return _verdict(entry) is Outcome.ERROR
 
 
 def outcome_of_abandoned(waited_seconds: float, ttft_seconds: float | None) -> Outcome:
@@ -98,7 +115,7 @@ def outcome_of_abandoned(waited_seconds: float, ttft_seconds: float | None) -> O
 
 def _of_grpc(entry: Entry) -> Outcome | None:
     if entry.grpc_status in FULL_OR_DRAINING:
-        return Outcome.REFUSED
+        return Outcome.ERROR if entry.started else Outcome.REFUSED
     if entry.grpc_status in SERVER_ERRORS:
         return Outcome.ERROR
     return Outcome.EXCLUDED if entry.grpc_status and not entry.upstream else None

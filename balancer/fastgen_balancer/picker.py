@@ -87,14 +87,15 @@ class Picker:
             in_flight_requests=self.fleet.in_flight,
             ready_endpoints=len(self.fleet.candidates()),
             saturated_endpoints=self.fleet.saturated(),
-            owed_tokens=self.fleet.owed_tokens(),
         )
 
     def sweep(self) -> int:
-        """Forgets requests whose end was never told; returns how many."""
+        """Forgets requests whose end was never told; returns how many.
+
+        Wakes the queue, since what makes room or ends its patience may be time alone.
+        """
         lost = self.fleet.forget_lost()
-        if lost:
-            self.dispatcher.pump()
+        self.dispatcher.pump()
         return lost
 
     def _use(self, endpoints: tuple[Endpoint, ...]) -> None:

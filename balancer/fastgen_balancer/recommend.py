@@ -131,8 +131,8 @@ def _paced(wish: Wish, current: int, policy: Policy, memory: Memory, now: float)
     blockers, text = wish.blockers, wish.message
     if steady != wish.replicas:
         blockers = (*blockers, Blocker.STABILIZATION_WINDOW)
-        window = up.window_seconds if wish.replicas > current else down.window_seconds
-        text = f"{text}; {wish.replicas} must do for {window:.0f} s first"
+        window = (up if wish.replicas > current else down).stabilization_window_seconds
+        text = f"{text}; {wish.replicas} must do for {window} s first"
     highest = behavior.up_limit(current, memory.changes, up, now)
     lowest = behavior.down_limit(current, memory.changes, down, now)
     replicas = max(lowest, min(highest, steady))
@@ -146,5 +146,6 @@ def _remember(memory: Memory, wish: Wish, policy: Policy, now: float) -> Memory:
     known = memory.known_at
     if wish.rule is Rule.NO_SIGNAL and known is not None and now - known < GAP_SECONDS:
         return memory
-    keep = max(policy.scale_up.window_seconds, policy.scale_down.window_seconds, 1.0)
+    windows = (r.stabilization_window_seconds for r in (policy.scale_up, policy.scale_down))
+    keep = max(1, *windows)
     return replace(memory, wishes=behavior.remember(memory.wishes, wish.replicas, now, keep))

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import socket
+from collections.abc import Mapping
 from typing import Final
 
 from lightkube import AsyncClient
@@ -20,13 +22,20 @@ PAUSE_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 
+def pod_name(environment: Mapping[str, str]) -> str:
+    """By which the lease names this pod; the host's name where the operator gave none."""
+    return environment.get("POD_NAME") or socket.gethostname()
+
+
 async def live_in_cluster(picker: Picker, identity: Identity, prometheus_url: str | None) -> None:
     """Runs until it is cancelled."""
 
     def set_spec(spec: Spec) -> None:
         picker.set_settings(settings_of(spec, picker.settings.max_wait_seconds))
 
-    client = AsyncClient(namespace=identity.namespace, field_manager=BALANCER_MANAGER)
+    client = AsyncClient(
+        namespace=identity.namespace, field_manager=BALANCER_MANAGER, trust_env=False
+    )
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(
@@ -43,7 +52,7 @@ async def _scale(
     client: AsyncClient, picker: Picker, identity: Identity, prometheus_url: str | None
 ) -> None:
     """Runs the autoscaler; a fault in it must not end the process that carries the requests."""
-    pod = socket.gethostname()
+    pod = pod_name(os.environ)
     while True:
         # Metrics of a new life of the autoscaler would clash with those of the last.
         picker.scaling_registry = CollectorRegistry()

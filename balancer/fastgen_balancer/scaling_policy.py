@@ -6,32 +6,13 @@ from typing import Final
 
 import msgspec
 
-from fastgen_api.spec import SLO, ScalingPolicy, ScalingRules, Spec
+from fastgen_api.spec import SLO, Behavior, ScalingRules, Spec
 
 DEFAULT_PENDING_SECONDS: Final = 600.0
 """How long replicas may take to become ready while no cold start was measured."""
 SHORT_WINDOW_SECONDS: Final = 30.0
 LONG_WINDOW_SECONDS: Final = 300.0
-
-UP_POLICIES: Final = (
-    ScalingPolicy(type="Percent", value=100, period_seconds=15),
-    ScalingPolicy(type="Pods", value=4, period_seconds=15),
-)
-DOWN_POLICIES: Final = (ScalingPolicy(type="Percent", value=100, period_seconds=15),)
-"""Defaults of autoscaling/v2."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """HPAScalingRules with the defaults filled in."""
-
-    window_seconds: float
-    policies: tuple[ScalingPolicy, ...]
-    select_policy: str = "Max"
-
-
-UP_RULES: Final = Rules(0.0, UP_POLICIES)
-DOWN_RULES: Final = Rules(300.0, DOWN_POLICIES)
+BEHAVIOR: Final = Behavior()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +21,8 @@ class Policy:
 
     min_replicas: int = 1
     max_replicas: int = 1
-    scale_up: Rules = UP_RULES
-    scale_down: Rules = DOWN_RULES
+    scale_up: ScalingRules = BEHAVIOR.scale_up
+    scale_down: ScalingRules = BEHAVIOR.scale_down
     target_ratio: float | None = None
     """Share of requests that must be good; None: no SLO target is set."""
     max_concurrent_requests: int = 256
@@ -75,8 +56,8 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
     return Policy(
         min_replicas=max(1, scaling.min_replicas),
         max_replicas=max(1, scaling.min_replicas, scaling.max_replicas),
-        scale_up=_rules(scaling.behavior.scale_up, UP_RULES),
-        scale_down=_rules(scaling.behavior.scale_down, DOWN_RULES),
+        scale_up=scaling.behavior.scale_up,
+        scale_down=scaling.behavior.scale_down,
         target_ratio=target_ratio(spec.slo),
         max_concurrent_requests=spec.engine.max_concurrent_requests,
         pending_seconds=2 * lead,
@@ -93,12 +74,3 @@ def target_ratio(slo: SLO) -> float | None:
         return float(Decimal(slo.target_percent) / 100)
     except InvalidOperation:
         return None
-
-
-def _rules(asked: ScalingRules, default: Rules) -> Rules:
-    window = asked.stabilization_window_seconds
-    return Rules(
-        window_seconds=default.window_seconds if window is None else float(window),
-        policies=asked.policies or default.policies,
-        select_policy=asked.select_policy,
-    )

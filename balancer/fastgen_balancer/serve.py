@@ -146,7 +146,8 @@ async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
         return
     log.warning("Envoy has drained and starts anew")
     with contextlib.suppress(httpx2.HTTPError):
-        await drain.wait_for_streams()
+        with contextlib.suppress(TimeoutError):
+            await drain.wait_for_streams()
         await admin.quit()
 
 

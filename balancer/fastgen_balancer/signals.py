@@ -18,8 +18,6 @@ class LocalSignals:
     """Endpoints that may be picked."""
     saturated_endpoints: int
     """Ready endpoints whose GetLoad tells of waiting requests, a full batch or full blocks."""
-    owed_tokens: int
-    """Tokens that the replicas still have to compute for the requests they hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 from balancer_process import complete, generate, idle
 from small_replica import Replica, serving
 
-from fastgen_api.names import BALANCER_HEALTH_PATH, Header, Metric
+from fastgen_api.names import Header, Metric
 from fastgen_balancer.endpoint_files import write_endpoints
 from fastgen_balancer.endpoints import parse_static
 
@@ -139,6 +139,16 @@ async def test_a_broken_stream_shows(balance: Balance, http: httpx2.AsyncClient)
         assert await balancer.metric(Metric.RETRIES) == 0
 
 
+async def test_an_engine_that_dies_under_a_stream_is_an_error(balance: Balance) -> None:
+    async with serving(Replica("one")) as a, balance(a) as balancer:
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await generate(balancer, "break=3", 10)
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+        await balancer.eventually(lambda: balancer.metric(Metric.REQUESTS, outcome="error"))
+        assert await balancer.metric(Metric.REQUESTS) == 1
+        assert await balancer.metric(Metric.RETRIES) == 0
+
+
 async def test_clients_that_leave_are_taken_off_the_books(
     balance: Balance, http: httpx2.AsyncClient
 ) -> None:
@@ -243,6 +253,25 @@ async def test_a_silent_replica_is_left_out_until_it_speaks(
         await balancer.eventually(lambda: _endpoints(balancer, 2))
 
 
+async def test_the_queue_ends_with_the_last_replica(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
+    one = Replica("one", capacity=1)
+    one.extra_load = 1
+    async with serving(one) as a, balance(a) as balancer:
+        await asyncio.sleep(0.6)
+        held = asyncio.create_task(complete(http, balancer, "", 1))
+        await balancer.eventually(lambda: _queued(balancer, 1))
+        one.draining = True
+        await balancer.eventually(lambda: _endpoints(balancer, 0))
+        late = await complete(http, balancer, "", 1)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "no_ready_replica")
+        assert late.elapsed.total_seconds() < 1
+        response = await asyncio.wait_for(held, 5)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "no_ready_replica")
+        assert await _refused(balancer, 2)
+
+
 async def test_an_endpoint_that_leaves_keeps_its_streams(
     balance: Balance, http: httpx2.AsyncClient
 ) -> None:
@@ -267,46 +296,3 @@ async def test_an_endpoint_that_leaves_keeps_its_streams(
         http_answer, grpc_answer = await streams
         assert http_answer.text.endswith("data: [DONE]\n\n")
         assert len(grpc_answer) == 40
-
-
-async def test_drain_waits_for_the_open_streams(balance: Balance, http: httpx2.AsyncClient) -> None:
-    one = Replica("one")
-    async with serving(one) as a, balance(a) as balancer:
-        streams = asyncio.gather(
-            complete(http, balancer, "gap=0.1", 40), generate(balancer, "gap=0.1", 40)
-        )
-        await balancer.eventually(lambda: one.running == 2)
-        url = f"http://127.0.0.1:{balancer.http_port}/drain"
-        drains = asyncio.gather(http.get(url), http.get(url))
-        health = f"{balancer.url}{BALANCER_HEALTH_PATH}"
-
-        async def unhealthy() -> bool:
-            return (await http.get(health)).status_code == 503
-
-        await balancer.eventually(unhealthy)
-        assert (await complete(http, balancer, "", 1)).status_code == 200, "late comers are served"
-        assert not drains.done()
-        http_answer, grpc_answer = await streams
-        assert http_answer.text.endswith("data: [DONE]\n\n")
-        assert len(grpc_answer) == 40
-        assert [answer.json() for answer in await drains] == [{"drained": True}] * 2
-        ready = await http.get(f"http://127.0.0.1:{balancer.http_port}/readyz")
-        assert (ready.status_code, ready.text) == (503, "draining\n")
-
-        balancer.picker.terminate()
-        assert await asyncio.wait_for(balancer.picker.wait(), 10) == 0
-
-
-async def test_a_drain_that_takes_too_long_ends(balance: Balance, http: httpx2.AsyncClient) -> None:
-    one = Replica("one")
-    async with serving(one) as a, balance(a, arguments=("--drain-seconds", "1")) as balancer:
-        stream = asyncio.create_task(complete(http, balancer, "gap=0.1", 100))
-        await balancer.eventually(lambda: one.running == 1)
-        balancer.picker.terminate()
-        assert await asyncio.wait_for(balancer.picker.wait(), 10) == 0
-        assert not stream.done()
-        stream.cancel()
-        # The next picker finds closed listeners, and has Envoy begin anew.
-        await asyncio.sleep(5)
-        await balancer.start_picker()
-        assert await asyncio.wait_for(balancer.envoy.wait(), 20) == 0

@@ -182,6 +182,30 @@ async def test_a_hung_picker_delays_but_does_not_stop(
         assert response.elapsed.total_seconds() < 4
 
 
+async def test_what_envoy_sends_by_itself_is_not_counted_twice(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
+    one = Replica("one")
+    one.refuse = True
+    async with serving(one) as a, balance(a) as balancer:
+        balancer.picker.send_signal(signal.SIGSTOP)
+        try:
+            assert (await complete(http, balancer, "", 1)).status_code == 429
+        finally:
+            balancer.picker.send_signal(signal.SIGCONT)
+        assert Header.WAITED not in one.seen[0], "so the replica counts it"
+
+        async def picks() -> bool:
+            await complete(http, balancer, "", 1)
+            return await balancer.metric(Metric.PICKS, result="picked") > 0
+
+        await balancer.eventually(picks)
+        await asyncio.sleep(1)
+        picked = await balancer.metric(Metric.PICKS, result="picked")
+        assert await balancer.metric(Metric.REQUESTS, outcome="refused") == picked
+        assert await balancer.metric(Metric.REQUESTS) == picked
+
+
 async def test_the_log_tells_no_prompt(balance: Balance, http: httpx2.AsyncClient) -> None:
     one = Replica("one")
     one.refuse = True

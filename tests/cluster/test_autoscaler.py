@@ -17,6 +17,7 @@ from autoscaler_process import QUIET, Contender, contenders, tell
 from cluster_access import wait_until
 from commands import Commands
 
+from fastgen_api import names
 from fastgen_api.spec import parse
 from fastgen_operator.children import make_children
 from fastgen_operator.owner import owner_of
@@ -92,7 +93,8 @@ def scene(
     manifest = {
         "apiVersion": "fastgen.dev/v1alpha1",
         "kind": "FastGenDeployment",
-        "metadata": {"name": NAME},
+        # Another test's operator may watch every namespace: it leaves this one alone.
+        "metadata": {"name": NAME, "annotations": {names.PAUSED_ANNOTATION: "true"}},
         "spec": {
             "model": {"source": "file:///models/none.gguf"},
             "slo": {"timeToFirstToken": {"milliseconds": 500}},
@@ -150,7 +152,11 @@ def test_a_queue_scales_up_and_says_why(scene: Scene) -> None:
         if entry["manager"] == "fastgen-balancer"
     }
     assert writers == {("scale", "Update"), ("status", "Apply")}
-    events = scene.get("events", "--field-selector", f"involvedObject.name={NAME}")["items"]
+    events = [
+        event
+        for event in scene.get("events", "--field-selector", f"involvedObject.name={NAME}")["items"]
+        if event["reportingComponent"] == names.BALANCER_MANAGER
+    ]
     assert [(event["reason"], event["type"]) for event in events] == [("ScaledUp", "Normal")]
     assert events[0]["message"].startswith("From 1 to 2 replicas, QueueAtBalancer: 8 requests")
     lease = scene.get("lease", f"{NAME}-balancer")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 import yaml
+from autoscaler_process import NO_WAY_OUT
 from balancer_process import Balancer, balancing, complete, ready
 from commands import Commands
 from small_replica import Replica, serving
@@ -190,7 +191,7 @@ async def picking(
     scene: Scene, directory: Path, kubeconfig: Path
 ) -> AsyncIterator[tuple[Balancer, httpx2.AsyncClient]]:
     arguments = ("--deployment", NAME, "--namespace", scene.namespace)
-    environment = {"KUBECONFIG": str(kubeconfig)}
+    environment = {"KUBECONFIG": str(kubeconfig)} | NO_WAY_OUT
     async with (
         balancing(directory, arguments=arguments, environment=environment) as balancer,
         httpx2.AsyncClient(trust_env=False, timeout=30) as http,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from pathlib import Path
 from lightkube import AsyncClient, KubeConfig
 from prometheus_client import CollectorRegistry
 
+from fastgen_api.logs import log_to_stderr
 from fastgen_balancer.leader import lead
-from fastgen_balancer.log import log_to_stderr
 from fastgen_balancer.signals import LocalSignals
 
 QUIET = LocalSignals(
@@ -22,8 +23,10 @@ QUIET = LocalSignals(
     in_flight_requests=0,
     ready_endpoints=1,
     saturated_endpoints=0,
-    owed_tokens=0,
 )
+
+NO_WAY_OUT = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+"""Proxies that do not answer: nothing inside a cluster goes through one."""
 
 
 @dataclass
@@ -37,7 +40,9 @@ class Contender:
     def start(self) -> None:
         with self.log.open("ab") as log:
             program = (sys.executable, __file__, *self.arguments)
-            self.process = subprocess.Popen(program, stderr=log, stdout=log)
+            self.process = subprocess.Popen(
+                program, stderr=log, stdout=log, env=os.environ | NO_WAY_OUT
+            )
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self.process is not None:
@@ -75,7 +80,7 @@ def contenders(
 
 async def _main(arguments: list[str]) -> None:
     kubeconfig, namespace, name, pod, signals, prometheus_url = arguments
-    client = AsyncClient(KubeConfig.from_file(kubeconfig))
+    client = AsyncClient(KubeConfig.from_file(kubeconfig), trust_env=False)
     task = asyncio.create_task(
         lead(
             client,
@@ -94,5 +99,5 @@ async def _main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    log_to_stderr("info")
+    log_to_stderr("autoscaler")
     asyncio.run(_main(sys.argv[1:]))

@@ -68,15 +68,19 @@ class Balancer:
         )
 
     async def eventually(self, holds: Callable[[], object], seconds: float = 20.0) -> None:
-        """Waits until `holds()`, plain or a coroutine, is true."""
-        async with asyncio.timeout(seconds):
-            while True:
-                value = holds()
-                if asyncio.iscoroutine(value):
-                    value = await value
-                if value:
-                    return
-                await asyncio.sleep(0.05)
+        await eventually(holds, seconds)
+
+
+async def eventually(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    """Waits until `holds()`, plain or a coroutine, is true."""
+    async with asyncio.timeout(seconds):
+        while True:
+            value = holds()
+            if asyncio.iscoroutine(value):
+                value = await value
+            if value:
+                return
+            await asyncio.sleep(0.05)
 
 
 def free_ports(number: int) -> list[int]:

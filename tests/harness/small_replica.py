@@ -23,7 +23,10 @@ from fastgen_api.v1 import inference_pb2_grpc
 
 
 class Replica(inference_pb2_grpc.InferenceServiceServicer):
-    """Makes `max_tokens` words, `gap` seconds apart, the first after `first` seconds."""
+    """Makes `max_tokens` words, `gap` seconds apart, the first after `first` seconds.
+
+    Over gRPC `break=N` ends the stream with UNAVAILABLE after N words.
+    """
 
     def __init__(self, name: str, capacity: int = 64) -> None:
         self.name = name
@@ -64,6 +67,8 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
                 ((Header.REPLICA, self.name), (Header.PROMPT_TOKENS, "10"))
             )
             for i in range(request.stopping.max_tokens):
+                if f"break={i}" in request.text.split():
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the engine has died")
                 yield pb.GenerateResponse(text=f"w{i} ", token_ids=[i])
                 await asyncio.sleep(gap)
 

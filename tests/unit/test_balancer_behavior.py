@@ -2,11 +2,12 @@
 
 import pytest
 
-from fastgen_api.spec import ScalingPolicy
+from fastgen_api.spec import ScaleDownRules, ScalingPolicy, ScalingRules
 from fastgen_balancer.behavior import Change, Wished, down_limit, remember, stabilise, up_limit
-from fastgen_balancer.scaling_policy import DOWN_POLICIES, UP_POLICIES, Rules
 
 NOW = 1000.0
+UP_POLICIES = ScalingRules().policies
+DOWN_POLICIES = ScaleDownRules().policies
 
 
 def pods(value: int, seconds: int = 60) -> ScalingPolicy:
@@ -34,10 +35,10 @@ def percent(value: int, seconds: int = 60) -> ScalingPolicy:
     ],
 )
 def test_windows(
-    wished: int, history: list[tuple[float, int]], up: float, down: float, becomes: int
+    wished: int, history: list[tuple[float, int]], up: int, down: int, becomes: int
 ) -> None:
     wishes = [Wished(at, replicas) for at, replicas in history]
-    rules = Rules(up, UP_POLICIES), Rules(down, DOWN_POLICIES)
+    rules = [ScalingRules(stabilization_window_seconds=seconds) for seconds in (up, down)]
     assert stabilise(5, wished, wishes, *rules, NOW) == becomes
 
 
@@ -66,7 +67,8 @@ def test_up_policies(
     limit: int,
 ) -> None:
     made = [Change(at, delta) for at, delta in changes]
-    assert up_limit(current, made, Rules(0, policies, select), NOW) == limit
+    rules = ScalingRules(policies=policies, select_policy=select)
+    assert up_limit(current, made, rules, NOW) == limit
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,8 @@ def test_down_policies(
     limit: int,
 ) -> None:
     made = [Change(at, delta) for at, delta in changes]
-    assert down_limit(current, made, Rules(300, policies, select), NOW) == limit
+    rules = ScalingRules(policies=policies, select_policy=select)
+    assert down_limit(current, made, rules, NOW) == limit
 
 
 def test_history_stays_short() -> None:

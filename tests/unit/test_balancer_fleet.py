@@ -17,7 +17,7 @@ from fastgen_balancer.account import (
     Report,
     Sent,
 )
-from fastgen_balancer.dispatch import Dispatcher, Held, Placed
+from fastgen_balancer.dispatch import EMPTY_GRACE_SECONDS, Dispatcher, Held, Placed
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import UNREACHABLE_AFTER, Fleet
 from fastgen_balancer.health import FAILURES_TO_EJECT, FIRST_EJECTION_SECONDS
@@ -34,8 +34,8 @@ class Clock:
         return self.now
 
 
-def endpoint(name: str, terminating: bool = False) -> Endpoint:
-    return Endpoint(name, "10.0.0.1", 8000, 9000, terminating)
+def endpoint(name: str, terminating: bool = False, host: str = "10.0.0.1") -> Endpoint:
+    return Endpoint(name, host, 8000, 9000, terminating)
 
 
 def report(at: float, running: int = 0, capacity: int = 2, **more: object) -> Report:
@@ -188,6 +188,23 @@ def test_streams_of_an_endpoint_that_left_end_by_log_or_by_time() -> None:
     assert fleet.in_flight == 0
 
 
+def test_another_address_is_another_replica() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+    fleet.send("a", Sent("r", 100, clock.now))
+    fleet.hear("a", report(clock.now, running=2, draining=True))
+    for _ in range(UNREACHABLE_AFTER):
+        fleet.hear_nothing("a")
+        fleet.answered("a", well=False)
+    assert [c.name for c in fleet.candidates()] == ["b"]
+    fleet.set_endpoints([endpoint("a", host="10.0.0.2"), endpoint("b")])
+    found = {c.name: c for c in fleet.candidates()}
+    assert set(found) == {"a", "b"}
+    assert not found["a"].fresh
+    assert found["a"].requests == 1, "its stream is still open at Envoy"
+    assert fleet.end("r") == "a"
+
+
 def dispatcher_of(fleet: Fleet, clock: Clock, max_queued: int = 2) -> Dispatcher:
     return Dispatcher(fleet, Random(0), clock, max_queued)
 
@@ -244,7 +261,41 @@ async def test_a_new_endpoint_wakes_the_queue() -> None:
     assert isinstance(held, Held)
     fleet.set_endpoints([endpoint("a"), endpoint("b")])
     dispatcher.pump()
-    assert [e.name for e in (await asyncio.wait_for(held.placed, 1)).endpoints] == ["b"]
+    placed = await asyncio.wait_for(held.placed, 1)
+    assert isinstance(placed, Placed)
+    assert [e.name for e in placed.endpoints] == ["b"]
+
+
+async def test_the_queue_does_not_outlive_the_endpoints_for_long() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a")
+    fleet.hear("a", report(clock.now, running=1, capacity=1))
+    dispatcher = dispatcher_of(fleet, clock)
+
+    def hold(request_id: str) -> Held:
+        held = dispatcher.offer(request_id, WORK)
+        assert isinstance(held, Held)
+        return held
+
+    first = hold("r1")
+    fleet.set_endpoints([])
+    dispatcher.pump()
+    assert dispatcher.offer("r2", WORK) is Refusal.NO_ENDPOINTS, "at once, though one waits"
+    clock.now += EMPTY_GRACE_SECONDS - 0.1
+    dispatcher.pump()
+    assert not first.placed.done()
+    fleet.set_endpoints([endpoint("b")])
+    fleet.hear("b", report(clock.now, running=1, capacity=1))
+    dispatcher.pump()
+    second = hold("r3")
+    clock.now += EMPTY_GRACE_SECONDS
+    fleet.set_endpoints([])
+    dispatcher.pump()
+    assert not first.placed.done(), "another absence, another grace"
+    clock.now += EMPTY_GRACE_SECONDS
+    dispatcher.pump()
+    assert [held.placed.result() for held in (first, second)] == [Refusal.NO_ENDPOINTS] * 2
+    assert dispatcher.queued == 0
 
 
 NAMES = st.sampled_from(["a", "b", "c"])

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from fastgen_balancer.endpoint_files import write_endpoints
 from fastgen_balancer.endpoints import parse_static
 from fastgen_balancer.main import app
+from fastgen_balancer.residence import pod_name
 
 STATIC = ("--static", "127.0.0.1:8000:9000")
 IN_CLUSTER = ("--deployment", "chat", "--namespace", "ns")
@@ -75,3 +76,8 @@ def test_the_picker_needs_the_bootstrap(tmp_path: Path) -> None:
     code, output = run("picker", f"--directory={tmp_path}", *STATIC)
     assert code == 1
     assert "envoy.yaml" in output
+
+
+def test_the_lease_names_the_pod() -> None:
+    assert pod_name({"POD_NAME": "chat-balancer-0"}) == "chat-balancer-0"
+    assert pod_name({"POD_NAME": ""}) == pod_name({}) == socket.gethostname()

@@ -4,14 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from envoy.data.accesslog.v3 import accesslog_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastgen_api.names import Outcome
 from fastgen_api.spec import parse
 from fastgen_api.v1 import inference_pb2 as pb
-from fastgen_balancer.access_log import entry_of
 from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints, write_file
 from fastgen_balancer.endpoints import (
     Endpoint,
@@ -35,8 +32,7 @@ from fastgen_balancer.estimate import (
     tokens_of,
 )
 from fastgen_balancer.ext_proc import is_generation
-from fastgen_balancer.outcome import Entry, is_failure, outcome_of, outcome_of_abandoned
-from fastgen_balancer.refusal import DETAILS, Refusal, immediate_response
+from fastgen_balancer.refusal import Refusal, immediate_response
 from fastgen_balancer.settings import settings_of
 
 READY = SliceConditions(ready=True, serving=True, terminating=False)
@@ -162,79 +158,6 @@ def test_the_ratio_follows_the_model() -> None:
 )
 def test_what_occupies_an_engine(method: str, path: str, is_grpc: bool, generates: bool) -> None:
     assert is_generation(method, path, is_grpc) == generates
-
-
-def entry(**fields: object) -> Entry:
-    base: dict[str, object] = {
-        "pick_id": "p", "method": "POST", "path": "/v1/completions", "is_grpc": False,
-        "status": 200, "grpc_status": None, "flags": frozenset(), "details": "via_upstream",
-        "upstream": "10.0.0.1:8000", "attempts": 1, "request_id": "r", "seconds": 1.0,
-    }  # fmt: skip
-    return Entry(**(base | fields))  # type: ignore[arg-type]
-
-
-def flags(*names: str) -> frozenset[str]:
-    return frozenset(names)
-
-
-@pytest.mark.parametrize(
-    ("fields", "outcome"),
-    [
-        ({}, None),
-        ({"status": 400}, None),
-        ({"status": 413, "upstream": None}, Outcome.EXCLUDED),
-        ({"status": 429}, Outcome.REFUSED),
-        ({"status": 429, "upstream": None, "details": DETAILS}, None),
-        ({"status": 503}, Outcome.REFUSED),
-        ({"status": 429, "flags": flags("upstream_retry_limit_exceeded")}, Outcome.REFUSED),
-        ({"status": 503, "flags": flags("upstream_connection_failure")}, Outcome.ERROR),
-        ({"status": 503, "flags": flags("no_healthy_upstream")}, Outcome.REFUSED),
-        ({"status": 500}, Outcome.ERROR),
-        ({"flags": flags("upstream_connection_termination")}, Outcome.ERROR),
-        ({"status": 0, "flags": flags("downstream_connection_termination")}, None),
-        ({"flags": flags("downstream_remote_reset"), "is_grpc": True}, None),
-        ({"is_grpc": True, "grpc_status": 0}, None),
-        ({"is_grpc": True, "grpc_status": 3}, None),
-        ({"is_grpc": True, "grpc_status": 8}, Outcome.REFUSED),
-        ({"is_grpc": True, "grpc_status": 14}, Outcome.REFUSED),
-        ({"is_grpc": True, "grpc_status": 13}, Outcome.ERROR),
-        ({"is_grpc": True, "flags": flags("upstream_remote_reset")}, Outcome.ERROR),
-        ({"is_grpc": True}, Outcome.ERROR),
-    ],
-)
-def test_who_counts_what(fields: dict[str, object], outcome: Outcome | None) -> None:
-    assert outcome_of(entry(**fields)) is outcome
-    assert is_failure(entry(**fields)) == (outcome is Outcome.ERROR)
-
-
-def test_a_client_that_leaves_the_queue_late_had_waited_too_long() -> None:
-    assert outcome_of_abandoned(0.4, 0.5) is Outcome.EXCLUDED
-    assert outcome_of_abandoned(0.6, 0.5) is Outcome.LATE_FIRST_TOKEN
-    assert outcome_of_abandoned(100, None) is Outcome.EXCLUDED
-
-
-def test_an_entry_of_the_access_log() -> None:
-    message = accesslog_pb2.HTTPAccessLogEntry()
-    common, response = message.common_properties, message.response
-    common.metadata.filter_metadata["fastgen"].update({"pick": "p-1"})
-    common.upstream_remote_address.socket_address.address = "10.0.0.1"
-    common.upstream_remote_address.socket_address.port_value = 9000
-    common.response_flags.upstream_remote_reset = True
-    common.upstream_request_attempt_count = 2
-    common.duration.FromMilliseconds(1500)
-    message.request.path = "/fastgen.v1.InferenceService/Generate"
-    message.request.request_method = 3
-    message.request.request_headers["content-type"] = "application/grpc"
-    response.response_code.value = 200
-    response.response_trailers["grpc-status"] = "13"
-    read = entry_of(message)
-    assert read == entry(
-        pick_id="p-1", path=message.request.path, is_grpc=True, grpc_status=13,
-        flags=flags("upstream_remote_reset"), details="", upstream="10.0.0.1:9000", attempts=2,
-        request_id="", seconds=1.5,
-    )  # fmt: skip
-    empty = entry_of(accesslog_pb2.HTTPAccessLogEntry())
-    assert (empty.pick_id, empty.upstream, empty.attempts) == (None, None, 1)
 
 
 @pytest.mark.parametrize("refusal", list(Refusal))

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from fastgen_api.names import Outcome
-from fastgen_api.spec import ScalingPolicy
+from fastgen_api.spec import ScalingPolicy, ScalingRules
 from fastgen_balancer.capacity import Capacity, Seen
 from fastgen_balancer.decision import Blocker, Memory, Recommendation, Rule, start
 from fastgen_balancer.recommend import recommend
-from fastgen_balancer.scaling_policy import Policy, Rules
+from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import (
     LocalSignals,
     MetricSignals,
@@ -30,7 +30,6 @@ def local(ready: int, queued: int = 0, in_flight: int = 0, saturated: int = 0) -
         in_flight_requests=in_flight,
         ready_endpoints=ready,
         saturated_endpoints=saturated,
-        owed_tokens=0,
     )
 
 
@@ -352,20 +351,19 @@ def test_lost_metrics_hold_the_window_open(gap: int, when: int) -> None:
 
 
 def test_scaling_policies_are_kept() -> None:
-    slow_up = Rules(0.0, (ScalingPolicy(type="Pods", value=1, period_seconds=60),))
+    slow_up = ScalingRules(policies=(ScalingPolicy(type="Pods", value=1, period_seconds=60),))
     policy = replace(POLICY, scale_up=slow_up)
     hungry = Signals(4, local(4, queued=50, in_flight=4, saturated=4), UNREACHABLE)
     decision = decide(hungry, policy=policy)
     assert decision.replicas == 5
     assert decision.blockers == (Blocker.SCALING_POLICY,)
-    never = decide(
-        hungry, policy=replace(policy, scale_up=replace(slow_up, select_policy="Disabled"))
-    )
+    no_up = ScalingRules(policies=slow_up.policies, select_policy="Disabled")
+    never = decide(hungry, policy=replace(policy, scale_up=no_up))
     assert (never.replicas, never.blockers) == (4, (Blocker.SCALING_POLICY,))
 
 
 def test_a_new_leader_takes_an_allowance_as_used_up() -> None:
-    slow_up = Rules(0.0, (ScalingPolicy(type="Pods", value=1, period_seconds=60),))
+    slow_up = ScalingRules(policies=(ScalingPolicy(type="Pods", value=1, period_seconds=60),))
     policy = replace(POLICY, scale_up=slow_up)
     hungry = Signals(4, local(4, queued=50, in_flight=4, saturated=4), UNREACHABLE)
     memory = start(4, 100.0, last_change_at=70.0)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastgen_api.names import Outcome
-from fastgen_api.spec import ScalingPolicy
+from fastgen_api.spec import ScalingPolicy, ScalingRules
 from fastgen_balancer.behavior import Change, Wished
 from fastgen_balancer.capacity import Capacity, Seen
 from fastgen_balancer.decision import Memory, Rule, start
 from fastgen_balancer.recommend import recommend
-from fastgen_balancer.scaling_policy import Policy, Rules
+from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import (
     LocalSignals,
     MetricSignals,
@@ -59,11 +59,11 @@ known = st.builds(
     long=st.none() | outcomes,
 )
 unknown = st.just(Unknown("QueryFailed", "no answer"))
-local = st.builds(LocalSignals, counts, counts, st.integers(0, 12), st.integers(0, 12), counts)
+local = st.builds(LocalSignals, counts, counts, st.integers(0, 12), st.integers(0, 12))
 signals = st.builds(Signals, replicas=st.integers(0, 12), local=local, metrics=known | unknown)
 rules = st.builds(
-    Rules,
-    window_seconds=st.sampled_from([0.0, 60.0, 300.0]),
+    ScalingRules,
+    stabilization_window_seconds=st.sampled_from([0, 60, 300]),
     policies=st.lists(
         st.builds(
             ScalingPolicy,
@@ -216,9 +216,7 @@ class Fleet:
             Outcomes({Outcome.GOOD: n * (total - late), Outcome.LATE_FIRST_TOKEN: n * late}, 30 * n)
             for n in (1.0, 10.0)
         )
-        held = LocalSignals(
-            0, int(waiting), ready, ready if self.backlog > 0 else 0, int(self.backlog)
-        )
+        held = LocalSignals(0, int(waiting), ready, ready if self.backlog > 0 else 0)
         return Signals(self.replicas, held, MetricSignals(readings, rate, 0.0, 0.0, short, long))
 
 
