@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cluster_access import wait_until
 from commands import Commands
+from operator_process import OperatorProcess, operator_in
+from operator_questions import has_all_children
 
 from fastgen_api import names
 from fastgen_devcluster.cluster import Cluster
@@ -36,3 +39,32 @@ def namespace(cluster: Commands, definition: Path) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def installed(
+    tmp_path_factory: pytest.TempPathFactory, definition: Path
+) -> Iterator[OperatorProcess]:
+    """An operator in a namespace of this module, not started; its images do not exist."""
+    images = {"runtime": "127.0.0.1:1/none:1", "control": "127.0.0.1:1/none:1"}
+    name = f"fastgen-operator-{uuid.uuid4().hex[:6]}"
+    with operator_in(name, tmp_path_factory.mktemp("operator"), images, 18081) as operator:
+        yield operator
+
+
+@pytest.fixture
+def operator(installed: OperatorProcess) -> OperatorProcess:
+    """The operator, running."""
+    if installed.process is None:
+        installed.start()
+    return installed
+
+
+@pytest.fixture
+def chat(operator: OperatorProcess) -> str:
+    """A FastGenDeployment of the whole module, as it was created, with all its children."""
+    if operator.find("fgd", "chat") is None:
+        operator.create("chat")
+    wait_until("children", lambda: has_all_children(operator, "chat"), seconds=20)
+    wait_until("a status", lambda: operator.condition("chat", "Ready"), seconds=20)
+    return "chat"

@@ -5,84 +5,14 @@ The images named here do not exist: what pods do is the business of test_operato
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_access import wait_until
-from operator_process import OperatorProcess, operator_in
+from operator_process import OperatorProcess
+from operator_questions import pull_failed_and_quiet, settled_writes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-
-NAMESPACE = "fastgen-operator-test"
-ALL_CHILDREN = {
-    ("ServiceAccount", "{}-replica"),
-    ("ServiceAccount", "{}-balancer"),
-    ("Role", "{}-balancer"),
-    ("RoleBinding", "{}-balancer"),
-    ("ConfigMap", "{}-slo"),
-    ("Service", "{}"),
-    ("Service", "{}-replica"),
-    ("Deployment", "{}-replica"),
-    ("Deployment", "{}-balancer"),
-}
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    images = {"runtime": "127.0.0.1:1/none:1", "control": "127.0.0.1:1/none:1"}
-    with operator_in(NAMESPACE, tmp_path_factory.mktemp("operator"), images, 18081) as operator:
-        yield operator
-
-
-@pytest.fixture
-def operator(installed: OperatorProcess) -> OperatorProcess:
-    """The operator, running."""
-    if installed.process is None:
-        installed.start()
-    return installed
-
-
-@pytest.fixture
-def chat(operator: OperatorProcess) -> str:
-    """A FastGenDeployment of the whole module, as it was created, with all its children."""
-    if operator.find("fgd", "chat") is None:
-        operator.create("chat")
-    wait_until("children", lambda: has_all_children(operator, "chat"), seconds=20)
-    wait_until("a status", lambda: operator.condition("chat", "Ready"), seconds=20)
-    return "chat"
-
-
-def has_all_children(operator: OperatorProcess, name: str) -> bool:
-    wanted = {(kind, template.format(name)) for kind, template in ALL_CHILDREN}
-    return set(operator.children(name)) == wanted
-
-
-def delete(operator: OperatorProcess, name: str) -> None:
-    operator.kubectl("delete", "fgd", name, "--ignore-not-found", "--wait")
-    wait_until("no children", lambda: not operator.children(name), seconds=60)
-
-
-def is_stalled(operator: OperatorProcess, name: str) -> dict[str, Any] | None:
-    """The condition Stalled when it holds."""
-    stalled = operator.condition(name, "Stalled")
-    return stalled if stalled.get("status") == "True" else None
-
-
-def settled_writes(operator: OperatorProcess, since: float) -> list[str]:
-    """The operator's writes since a time, once it has had time to make them."""
-    time.sleep(5)
-    return operator.writes(since)
-
-
-def quiet(operator: OperatorProcess, name: str) -> None:
-    """Waits until pods have settled on failing to be pulled."""
-    wait_until(
-        "the pull failure in the status",
-        lambda: operator.condition(name, "Ready").get("reason") == "ImagePullBackOff",
-        seconds=60,
-    )
-    wait_until("quiet", lambda: not operator.writes(time.time() - 5), seconds=90, pause=1)
 
 
 def test_a_resource_becomes_children_that_it_owns(operator: OperatorProcess, chat: str) -> None:
@@ -95,7 +25,7 @@ def test_a_resource_becomes_children_that_it_owns(operator: OperatorProcess, cha
         assert managers["fastgen-operator"] == "Apply"
     status = resource["status"]
     assert status["observedGeneration"] == 1
-    assert status["url"] == f"http://chat.{NAMESPACE}.svc/v1"
+    assert status["url"] == f"http://chat.{operator.namespace}.svc/v1"
     assert status["runtimeImage"] == "127.0.0.1:1/none:1"
 
 
@@ -105,7 +35,7 @@ def managed_fields(operator: OperatorProcess, child: Any) -> Any:
 
 
 def test_kopf_leaves_no_trace_on_the_resource(operator: OperatorProcess, chat: str) -> None:
-    quiet(operator, chat)
+    pull_failed_and_quiet(operator, chat)
     resource = operator.get("fgd", chat, "--show-managed-fields")
     metadata = resource["metadata"]
     assert not metadata.get("finalizers")
@@ -196,7 +126,7 @@ def test_kubectl_scale_reaches_the_deployment(operator: OperatorProcess, chat: s
     scale = json.loads(
         operator.kubectl(
             "get", "--raw",
-            f"/apis/fastgen.dev/v1alpha1/namespaces/{NAMESPACE}/fastgendeployments/{chat}/scale",
+            f"/apis/fastgen.dev/v1alpha1/namespaces/{operator.namespace}/fastgendeployments/{chat}/scale",
         )
     )  # fmt: skip
     assert scale["status"]["replicas"] == 3
@@ -249,78 +179,6 @@ def test_paused_means_that_nothing_is_reconciled(operator: OperatorProcess, chat
     )
 
 
-def test_a_foreign_object_is_reported_and_left_alone(operator: OperatorProcess) -> None:
-    operator.kubectl("create", "service", "clusterip", "taken", "--tcp=5432")
-    before = operator.get("service", "taken")
-    operator.create("taken")
-    stalled = wait_until(
-        "the conflict",
-        lambda: is_stalled(operator, "taken"),
-        seconds=20,
-    )
-    assert stalled["reason"] == "NameConflict"
-    assert "Service taken" in stalled["message"]
-    assert operator.get("service", "taken") == before
-    assert not operator.children("taken"), "nothing is made beside a foreign object"
-    events = operator.get("events", "--field-selector", "reason=NameConflict")["items"]
-    assert [each["involvedObject"]["name"] for each in events] == ["taken"]
-    operator.kubectl("delete", "service", "taken")
-    operator.kubectl("label", "fgd", "taken", "try=again")
-    wait_until("children", lambda: has_all_children(operator, "taken"), seconds=20)
-    wait_until(
-        "no conflict",
-        lambda: operator.condition("taken", "Stalled")["status"] == "False",
-        seconds=20,
-    )
-    delete(operator, "taken")
-
-
-def test_what_the_api_server_refuses_is_told_in_its_words(operator: OperatorProcess) -> None:
-    operator.create("refused", runtimeClassName="Not_A_Name")
-    stalled = wait_until(
-        "the refusal",
-        lambda: is_stalled(operator, "refused"),
-        seconds=20,
-    )
-    assert stalled["reason"] == "ApplyRejected"
-    assert "runtimeClassName" in stalled["message"]
-    operator.patch("refused", {"runtimeClassName": None})
-    wait_until("children", lambda: has_all_children(operator, "refused"), seconds=70)
-    delete(operator, "refused")
-
-
-def test_an_unknown_affinity_field_is_told_too(operator: OperatorProcess) -> None:
-    operator.create("unknown", affinity={"nodeAffinity": {"bogus": 1}})
-    stalled = wait_until(
-        "the refusal",
-        lambda: is_stalled(operator, "unknown"),
-        seconds=20,
-    )
-    assert stalled["reason"] == "ApplyRejected"
-    assert "bogus" in stalled["message"]
-    delete(operator, "unknown")
-
-
-def test_an_image_that_is_not_there_is_named(operator: OperatorProcess, chat: str) -> None:
-    quiet(operator, chat)
-    ready = operator.condition(chat, "Ready")
-    assert ready["status"] == "False"
-    assert "127.0.0.1:1/none:1" in ready["message"]
-    assert operator.condition(chat, "Available")["reason"] == "NoReplicaReady"
-
-
-def test_no_room_is_told_in_the_schedulers_words(operator: OperatorProcess) -> None:
-    operator.create("huge", resources={"requests": {"cpu": "1000"}})
-    blocked = wait_until(
-        "the scheduler's word",
-        lambda: operator.condition("huge", "CapacityBlocked"),
-        seconds=30,
-    )
-    assert blocked["reason"] == "Unschedulable"
-    assert "Insufficient cpu" in blocked["message"]
-    delete(operator, "huge")
-
-
 def test_what_is_no_longer_wanted_is_pruned(operator: OperatorProcess, chat: str) -> None:
     child = operator.get("configmap", "chat-slo")
     old = {
@@ -341,7 +199,7 @@ def test_what_is_no_longer_wanted_is_pruned(operator: OperatorProcess, chat: str
 
 
 def test_the_steady_state_writes_nothing(operator: OperatorProcess, chat: str) -> None:
-    quiet(operator, chat)
+    pull_failed_and_quiet(operator, chat)
     since = time.time()
     for number in range(3):  # Each asks for a reconcile.
         operator.kubectl("annotate", "--overwrite", "fgd", chat, f"touched={number}")
@@ -352,61 +210,9 @@ def test_the_steady_state_writes_nothing(operator: OperatorProcess, chat: str) -
     assert settled_writes(operator, since) == []
 
 
-def test_deletion_needs_no_operator(operator: OperatorProcess) -> None:
-    operator.create("gone")
-    wait_until("children", lambda: has_all_children(operator, "gone"), seconds=20)
-    operator.stop()
-    operator.kubectl("delete", "fgd", "gone", "--wait", "--timeout=20s")
-    wait_until("no children", lambda: not operator.children("gone"), seconds=60)
-    selector = "fastgen.dev/deployment=gone"
-    wait_until("no pods", lambda: not operator.get("pods", "-l", selector)["items"], seconds=60)
-
-
-def test_a_foreground_deletion_brings_nothing_back(operator: OperatorProcess) -> None:
-    operator.create("waiting")
-    wait_until("children", lambda: has_all_children(operator, "waiting"), seconds=20)
-    operator.kubectl("delete", "fgd", "waiting", "--cascade=foreground", "--timeout=60s")
-    assert operator.find("fgd", "waiting") is None
-    time.sleep(2)
-    assert not operator.children("waiting")
-
-
-def test_a_resource_made_again_at_once_gets_new_children(operator: OperatorProcess) -> None:
-    operator.create("again")
-    wait_until("children", lambda: has_all_children(operator, "again"), seconds=20)
-    operator.kubectl("delete", "fgd", "again", "--wait")
-    operator.create("again")
-    uid = operator.get("fgd", "again")["metadata"]["uid"]
-
-    def all_new() -> bool:
-        children = operator.children("again").values()
-        owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in children}
-        return has_all_children(operator, "again") and owners == {uid}
-
-    wait_until("children of the new one", all_new, seconds=60)
-    delete(operator, "again")
-
-
-def test_orphans_are_taken_back(operator: OperatorProcess) -> None:
-    operator.create("orphaned")
-    wait_until("children", lambda: has_all_children(operator, "orphaned"), seconds=20)
-    uid = operator.get("deployment", "orphaned-replica")["metadata"]["uid"]
-    operator.kubectl("delete", "fgd", "orphaned", "--cascade=orphan", "--wait")
-    operator.create("orphaned")
-    owner = operator.get("fgd", "orphaned")["metadata"]["uid"]
-    wait_until(
-        "taken back",
-        lambda: [each["uid"] for each in operator.get("deployment", "orphaned-replica")[
-            "metadata"].get("ownerReferences", ())] == [owner],
-        seconds=60,
-    )  # fmt: skip
-    assert operator.get("deployment", "orphaned-replica")["metadata"]["uid"] == uid
-    delete(operator, "orphaned")
-
-
 def test_the_operator_never_reads_a_secret(operator: OperatorProcess) -> None:
     answer = operator.kubernetes.kubectl(
-        "auth", "can-i", "--list", "-n", NAMESPACE, f"--as={operator.user}"
+        "auth", "can-i", "--list", "-n", operator.namespace, f"--as={operator.user}"
     )
     assert "secrets" not in answer
     assert "fastgendeployments.fastgen.dev/status" in answer

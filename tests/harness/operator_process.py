@@ -73,7 +73,7 @@ class OperatorProcess:
         except httpx2.HTTPError:
             return False
 
-    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+    def kubectl(self, *words: str, stdin: str = "") -> str:
         return str(self.kubernetes.kubectl("-n", self.namespace, *words, stdin=stdin))
 
     def get(self, *words: str) -> Any:

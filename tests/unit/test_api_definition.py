@@ -159,46 +159,6 @@ def test_every_rule_names_the_field_and_one_line_is_enough() -> None:
         assert rule["message"].startswith("metadata.name")
 
 
-ONE_BEHAVIOUR = {
-    "spec.model.cache",
-    "spec.model.cache.type",
-    "spec.engine.quantization",
-    "spec.engine.tensorParallelSize",
-    "spec.engine.tokenBudget.mode",
-    "spec.engine.prefixCaching",
-    "spec.balancer.name",
-    "spec.balancer.routing",
-}
-"""Fields whose accepted values all mean what this version does anyway."""
-
-
-def test_nothing_is_accepted_and_ignored() -> None:
-    """What may be written is read by a room: its name and its parent's, in one file."""
-    sources = [
-        path.read_text()
-        for room in ("api", "operator", "balancer", "runtime")
-        for path in (ROOT / room).rglob("*.py")
-    ]
-    refused = {f.path for f in spec_fields if reference["status_text"](f) == "not yet"}
-    for path, parent, name in attributes(Spec, "spec", "spec"):
-        if path not in refused | ONE_BEHAVIOUR:
-            read = re.compile(rf"\.{name}\b")
-            near = re.compile(rf"\b{parent}\b")
-            assert any(read.search(text) and near.search(text) for text in sources), path
-
-
-def attributes(
-    struct: type[msgspec.Struct], path: str, parent: str
-) -> Iterator[tuple[str, str, str]]:
-    """Path, parent's and own Python name of all fields below a struct."""
-    for field in msgspec.structs.fields(struct):
-        child = f"{path}.{field.encode_name}"
-        yield child, parent, field.name
-        if nested := reference["nested_struct"](field.type):
-            suffix = "[]" * (get_origin(field.type) is tuple)
-            yield from attributes(nested, child + suffix, field.name)
-
-
 def test_enums_are_pascal_case() -> None:
     for field in spec_fields:
         for value in field.schema.get("enum", ()):

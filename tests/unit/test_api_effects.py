@@ -1,0 +1,223 @@
+"""Nothing is accepted and ignored: each field of the spec changes what a room makes of it."""
+
+import copy
+import inspect
+import json
+import re
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastgen_api.spec import Spec, parse
+from fastgen_balancer import leader
+from fastgen_balancer.scaling_policy import policy_of
+from fastgen_balancer.settings import settings_of
+from fastgen_operator.children import make_children
+from fastgen_operator.owner import Owner
+from fastgen_operator.settings import Images, Settings
+from fastgen_runtime.goodness import End, Timings, classify
+
+ROOT = Path(__file__).resolve().parents[2]
+reference = runpy.run_path(str(ROOT / "docs/api_reference.py"))
+OWNER = Owner("chat", "team", "uid-1")
+SETTINGS = Settings(Images("runtime:1", "control:1"))
+
+TERM = {"key": "zone", "operator": "Exists"}
+RULES = {
+    "stabilizationWindowSeconds": 30,
+    "selectPolicy": "Max",
+    "policies": [{"type": "Pods", "value": 2, "periodSeconds": 30}],
+}
+EXAMPLE: dict[str, Any] = {
+    "model": {"source": "file:///models/a.gguf", "servedName": "a"},
+    "engine": {
+        "dtype": "Float32",
+        "maxModelLength": 512,
+        "maxConcurrentRequests": 8,
+        "kvBlockSize": 32,
+        "tokenBudget": {"maxTokens": 256},
+        "memoryPercent": 80,
+    },
+    "slo": {
+        "targetPercent": "99",
+        "timeToFirstToken": {"milliseconds": 1000, "perPromptTokenMicroseconds": 100},
+        "timePerOutputToken": {"milliseconds": 100},
+        "tokenGap": {"maxMilliseconds": 500},
+    },
+    # Above the most: only who scales by it cuts it down.
+    "replicas": 4,
+    "scaling": {
+        "mode": "Auto",
+        "minReplicas": 1,
+        "maxReplicas": 3,
+        "prometheus": {"url": "http://prometheus:9090"},
+        "behavior": {"scaleUp": RULES, "scaleDown": RULES},
+    },
+    "balancer": {"replicas": 2, "maxQueuedRequests": 100},
+    "rollout": {
+        "maxSurge": 1,
+        "maxUnavailable": 0,
+        "progressDeadlineSeconds": 900,
+        "drainSeconds": 60,
+    },
+    "resources": {"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}},
+    "image": "runtime:2",
+    "imagePullSecrets": [{"name": "pull"}],
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [
+        {"key": "gpu", "operator": "Equal", "value": "a", "effect": "NoExecute",
+         "tolerationSeconds": 60},
+    ],
+    "affinity": {
+        "nodeAffinity": {"required": [TERM]},
+        "podAffinity": {"required": [TERM]},
+        "podAntiAffinity": {"required": [TERM]},
+    },
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+         "minDomains": 2, "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["a"],
+         "nodeAffinityPolicy": "Honor", "nodeTaintsPolicy": "Honor"},
+    ],
+    "runtimeClassName": "nvidia",
+    "priorityClassName": "high",
+}  # fmt: skip
+
+CHANGED: dict[str, Any] = {
+    "spec.model.source": "file:///models/b.gguf",
+    "spec.model.servedName": "b",
+    "spec.engine.dtype": "BFloat16",
+    "spec.engine.maxModelLength": 256,
+    "spec.engine.maxConcurrentRequests": 4,
+    "spec.engine.kvBlockSize": 64,
+    "spec.engine.tokenBudget.maxTokens": 128,
+    "spec.engine.memoryPercent": 70,
+    "spec.slo.targetPercent": "95",
+    "spec.slo.timeToFirstToken.milliseconds": 900,
+    "spec.slo.timeToFirstToken.perPromptTokenMicroseconds": 50,
+    "spec.slo.timePerOutputToken.milliseconds": 50,
+    "spec.slo.tokenGap.maxMilliseconds": 400,
+    "spec.replicas": 2,
+    "spec.scaling.mode": "Disabled",
+    "spec.scaling.minReplicas": 2,
+    "spec.scaling.maxReplicas": 2,
+    "spec.scaling.prometheus.url": "http://other:9090",
+    **{
+        f"spec.scaling.behavior.{direction}.{name}": value
+        for direction in ("scaleUp", "scaleDown")
+        for name, value in {
+            "stabilizationWindowSeconds": 60,
+            "selectPolicy": "Min",
+            "policies[].type": "Percent",
+            "policies[].value": 3,
+            "policies[].periodSeconds": 15,
+        }.items()
+    },
+    "spec.balancer.replicas": 3,
+    "spec.balancer.maxQueuedRequests": 200,
+    "spec.rollout.maxSurge": 2,
+    "spec.rollout.maxUnavailable": 1,
+    "spec.rollout.progressDeadlineSeconds": 300,
+    "spec.rollout.drainSeconds": 30,
+    "spec.resources.limits": {"memory": "3Gi"},
+    "spec.resources.requests": {"cpu": "2"},
+    "spec.image": "runtime:3",
+    "spec.imagePullSecrets[].name": "other",
+    "spec.nodeSelector": {"disk": "slow"},
+    "spec.tolerations[].key": "other",
+    "spec.tolerations[].operator": "Exists",
+    "spec.tolerations[].value": "b",
+    "spec.tolerations[].effect": "NoSchedule",
+    "spec.tolerations[].tolerationSeconds": 30,
+    "spec.affinity.nodeAffinity": {"required": []},
+    "spec.affinity.podAffinity": {"required": []},
+    "spec.affinity.podAntiAffinity": {"required": []},
+    "spec.topologySpreadConstraints[].maxSkew": 2,
+    "spec.topologySpreadConstraints[].topologyKey": "host",
+    "spec.topologySpreadConstraints[].whenUnsatisfiable": "ScheduleAnyway",
+    "spec.topologySpreadConstraints[].minDomains": 3,
+    "spec.topologySpreadConstraints[].labelSelector": {"matchLabels": {"a": "c"}},
+    "spec.topologySpreadConstraints[].matchLabelKeys": ["b"],
+    "spec.topologySpreadConstraints[].nodeAffinityPolicy": "Ignore",
+    "spec.topologySpreadConstraints[].nodeTaintsPolicy": "Ignore",
+    "spec.runtimeClassName": "kata",
+    "spec.priorityClassName": "low",
+}
+"""Each field that this version heeds, and another value for it."""
+
+ONE_BEHAVIOUR = {
+    "spec.model.cache.type",
+    "spec.engine.quantization",
+    "spec.engine.tensorParallelSize",
+    "spec.engine.tokenBudget.mode",
+    "spec.engine.prefixCaching",
+    "spec.balancer.routing",
+    "spec.rollout.strategy",
+}
+"""Fields whose accepted values all mean what this version does anyway."""
+
+
+def with_value(path: str, value: Any) -> dict[str, Any]:
+    """The example's spec with another value at a path; `[]` means the first of a list."""
+    changed = copy.deepcopy(EXAMPLE)
+    *parents, last = re.findall(r"[A-Za-z]+|\[\]", path.removeprefix("spec."))
+    place: Any = changed
+    for step in parents:
+        place = place[0 if step == "[]" else step]
+    assert place[last] != value, f"{path}: the example has this value already"
+    place[last] = value
+    return changed
+
+
+def effects(raw: dict[str, Any]) -> dict[str, Any]:
+    """What the rooms make of a spec, by who does."""
+    spec = parse(raw)
+    return {
+        "operator": children(spec),
+        "picker": settings_of(spec),
+        # The key is a fingerprint of fields that others heed.
+        "autoscaler": replace(policy_of(spec, None), capacity_key=""),
+        "replica": judged(spec),
+        "leader": spec.scaling.prometheus.url,
+    }
+
+
+def children(spec: Spec) -> list[dict[str, Any]]:
+    """The children without what echoes the spec: the SLO's ConfigMap, and fingerprints of it."""
+    made = [each for each in make_children(OWNER, spec, SETTINGS) if each["kind"] != "ConfigMap"]
+    for child in made:
+        child["metadata"].pop("annotations", None)
+    return made
+
+
+def judged(spec: Spec) -> object:
+    """The runtime's verdict on a request that holds each target of the example just so."""
+    just_so = Timings(
+        arrived=0.0, prompt_tokens=1000, output_tokens=11, first=1.1, last=2.0, longest_gap=0.45
+    )
+    return classify(just_so, End.COMPLETED, 2.0, spec.slo)
+
+
+@pytest.mark.parametrize("path", CHANGED)
+def test_another_value_has_an_effect(path: str) -> None:
+    changed = effects(with_value(path, CHANGED[path]))
+    assert json.dumps(changed, default=str) != json.dumps(effects(EXAMPLE), default=str)
+
+
+def test_the_leader_reads_the_prometheus_of_the_resource() -> None:
+    """What `effects` says of it is true: the one field that is read where it is used."""
+    assert "deployment.spec.scaling.prometheus.url" in inspect.getsource(leader)
+
+
+def test_every_field_is_refused_or_has_an_effect() -> None:
+    fields = reference["fields"](reference["read_definition"]()["properties"]["spec"], "spec")
+    open_fields = set()
+    for field in fields:
+        is_leaf = not (
+            field.schema.get("properties") or field.schema.get("items", {}).get("properties")
+        )
+        if is_leaf and reference["status_text"](field) != "not yet":
+            open_fields.add(field.path)
+    assert open_fields == CHANGED.keys() | ONE_BEHAVIOUR
