@@ -11,8 +11,9 @@ STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
     "asctime",
     "taskName",
+    "color_message",
 }
-"""Attributes of a record that were not passed as `extra`."""
+"""Attributes of a record that are no field of the line; the last is uvicorn's, for terminals."""
 TALKATIVE: Final = ("aiohttp", "httpcore", "httpcore2", "httpx", "httpx2", "kopf")
 """Libraries that tell every request; their warnings are enough."""
 

@@ -32,6 +32,10 @@ def test_an_extra_replaces_no_field_that_every_line_has() -> None:
     assert line_of("m", process="other", level="none") == line_of("m")
 
 
+def test_what_libraries_add_for_terminals_is_left_out() -> None:
+    assert line_of("m", color_message="\u001b[1mm") == line_of("m")
+
+
 def test_what_json_does_not_know_is_told_as_text() -> None:
     assert line_of("m", value={"é"})["value"] == "{'é'}"
 
