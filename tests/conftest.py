@@ -1,13 +1,18 @@
 """Fixtures that several kinds of tests share."""
 
+import os
 from pathlib import Path
+
+# Before anything imports torch, and for the processes that tests start: threads that spin against
+# those of another process make both slow.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from fastgen_cli import smollm2
+from fastgen_runtime.fetch import SMOLLM2, fetch
 
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The GGUF file of SmolLM2-135M-Instruct, fetched once into the cache."""
-    return smollm2.fetch()
+    return fetch(SMOLLM2)

@@ -186,4 +186,4 @@ class StartupFailure(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     CONFIG_INVALID = "ConfigInvalid"
     ENGINE_FAILED = "EngineFailed"
-    """The engine process ended while it loaded the model, for a reason that its log tells."""
+    """The engine process ended, while it loaded the model or served, as its log tells."""

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastgen_cli import smollm2
 from fastgen_cli.errors import UserError
+from fastgen_runtime.fetch import SMOLLM2, fetch, model_name
+from fastgen_runtime.startup_error import ModelError
 
 
-class ModelNotFoundError(UserError):
-    """No such model; the text says what to give instead."""
+class UnusableModelError(UserError):
+    """No such model, or one that cannot be served; the text says what to give instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +20,24 @@ class Source:
     name: str
 
 
-def find_source(text: str) -> Source:
-    """A GGUF file, a Hugging Face folder or `smollm2`; may download the last one."""
-    if text == smollm2.SHORTHAND:
-        return Source(smollm2.fetch(), smollm2.SHORTHAND)
-    return check_path(text)
+def find_source(text: str, served_name: str | None = None) -> Source:
+    """The model that any source of the runtime names; may download it.
+
+    Raises UnusableModelError, also for files that no replica could start with.
+    """
+    try:
+        path = fetch(text)
+        if text != SMOLLM2:  # which its hash has checked
+            _check_files(path)
+    except ModelError as error:
+        raise UnusableModelError(
+            f"MODEL: {error}. Give a GGUF file, a Hugging Face folder, or `{SMOLLM2}`."
+        ) from error
+    return Source(path, served_name or model_name(text, path))
 
 
-def check_path(text: str) -> Source:
-    """The model at a path, or ModelNotFoundError saying what is wrong with it."""
-    way_out = "Give a GGUF file, a Hugging Face folder, or `smollm2`."
-    scheme, separator, rest = text.partition("://")
-    if separator and scheme != "file":
-        raise ModelNotFoundError(f"MODEL: {scheme}:// sources are not read here yet. {way_out}")
-    path = Path(rest if separator else text).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").exists():
-            raise ModelNotFoundError(f"MODEL: the folder {path} has no config.json. {way_out}")
-        return Source(path.resolve(), path.resolve().name)
-    if not path.exists():
-        raise ModelNotFoundError(f"MODEL: there is no {path}. {way_out}")
-    if path.suffix != ".gguf":
-        raise ModelNotFoundError(f"MODEL: {path} is no .gguf file. {way_out}")
-    return Source(path.resolve(), path.stem)
+def _check_files(path: Path) -> None:
+    # Half a second of imports that the shorthand does without.
+    from fastgen_runtime.checkpoint import open_checkpoint
+
+    open_checkpoint(path)

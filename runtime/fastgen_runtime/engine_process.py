@@ -1,4 +1,4 @@
-"""Starts the engine process, and knows how it ended."""
+"""The front's handle on the engine process: starts it, and knows how it ended."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ class EngineProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "fastgen_runtime.heartbeat",
+            "fastgen_runtime.engine_main",
             msgspec.json.encode(config).decode(),
             stdin=asyncio.subprocess.DEVNULL,
         )

@@ -1,10 +1,15 @@
 """Brings a model source to a local path: the one place that knows where models come from."""
 
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from fastgen_api.names import StartupFailure
+from fastgen_runtime.smollm2 import fetch_smollm2
 from fastgen_runtime.startup_error import ModelError
+
+SMOLLM2: Final = "smollm2"
+"""Shorthand of the small model that demo and tests share; it is downloaded once."""
 
 
 class ModelSourceError(ModelError):
@@ -14,14 +19,28 @@ class ModelSourceError(ModelError):
 def fetch(source: str) -> Path:
     """The local GGUF file or Hugging Face folder that `source` names.
 
-    source: `file:///path`, or a plain path. Raises ModelSourceError.
+    source: `file:///path`, a plain path, or `smollm2` (a file of this name is `./smollm2`). Raises
+    ModelError.
     """
+    if source == SMOLLM2:
+        return fetch_smollm2()
     path = _local_path(source)
     if not path.exists():
         raise ModelSourceError(
             StartupFailure.MODEL_NOT_FOUND, f"no model at {path}: the path does not exist"
         )
     return path
+
+
+def model_name(source: str, path: Path) -> str:
+    """The name that clients know the model by when nobody gave one: the source's own.
+
+    path: what `fetch` made of the source.
+    """
+    if source == SMOLLM2:
+        return SMOLLM2
+    # A folder's name may hold a dot that begins no suffix.
+    return path.stem if path.is_file() else path.name
 
 
 def _local_path(source: str) -> Path:

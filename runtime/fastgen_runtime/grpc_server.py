@@ -33,6 +33,8 @@ from fastgen_runtime.request import FinishReason
 
 SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _HEALTH_POLL_SECONDS: Final = 0.2
+MAX_PROXIED_BYTES: Final = 8 * 1024 * 1024
+"""Longest body that the balancer's Envoy lets through."""
 
 _STATUS: Final = {
     ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -108,6 +110,15 @@ class Inference(inference_pb2_grpc.InferenceServiceServicer):
         )
 
 
+def max_message_bytes(max_body_bytes: int) -> int:
+    """What gRPC itself receives.
+
+    Above it the error is gRPC's own RESOURCE_EXHAUSTED, which a balancer takes for a full replica
+    and tries elsewhere: whatever passes the balancer has to get our INVALID_ARGUMENT instead.
+    """
+    return max(MAX_PROXIED_BYTES, max_body_bytes) * 2
+
+
 class GrpcServer:
     """The gRPC port."""
 
@@ -117,8 +128,7 @@ class GrpcServer:
             options=(
                 # Two replicas must not share a port without noticing.
                 ("grpc.so_reuseport", 0),
-                # Above our own limit, so that the error for what is a bit too long is ours.
-                ("grpc.max_receive_message_length", 4 * front.max_body_bytes),
+                ("grpc.max_receive_message_length", max_message_bytes(front.max_body_bytes)),
                 # Idle streams of a balancer are kept alive by pings.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),

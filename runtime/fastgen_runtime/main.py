@@ -14,6 +14,7 @@ from fastgen_api.spec import DType
 from fastgen_runtime.config import Config
 from fastgen_runtime.log import log_problem, start_logging
 from fastgen_runtime.startup_error import StartupError
+from fastgen_runtime.termination import leave_message
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -62,7 +63,7 @@ def serve(
         deployment=deployment,
         namespace=namespace,
     )
-    start_logging("front")
+    start_logging("fastgen-runtime")
     # gRPC's own lines are no JSON, and tell nothing that ours do not; it reads this when imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from fastgen_runtime.replica import run_replica
@@ -72,17 +73,8 @@ def serve(
             sys.exit(runner.run(run_replica(config)))
     except StartupError as error:
         log_problem("cannot start", reason=str(error.reason), sentence=str(error))
-        tell_kubelet(f"{error.reason}: {error}", Path(names.TERMINATION_MESSAGE_PATH))
+        leave_message(error.reason, str(error))
         sys.exit(1)
-
-
-def tell_kubelet(message: str, path: Path) -> None:
-    """Leaves the reason where Kubernetes reads it; elsewhere there is no such file."""
-    if path.exists():
-        try:
-            path.write_text(message[:4000])
-        except OSError as error:
-            log_problem("the termination message cannot be written", reason=str(error))
 
 
 if __name__ == "__main__":

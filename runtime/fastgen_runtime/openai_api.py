@@ -34,7 +34,7 @@ class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class StreamOptions(_Strict, frozen=True):
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    include_obfuscation: Any = None
 
 
 class TextPart(_Strict, frozen=True):
@@ -118,6 +118,7 @@ _WITHOUT_EFFECT: Final = (
 """They label a request or choose between ways to the same answer."""
 
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "stream_options.include_obfuscation": (False,),
     "n": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -230,10 +231,11 @@ def _explain(complaint: str) -> RequestError:
 
 
 def _refuse_unimplemented(request: _Common) -> None:
-    for field in request.__struct_fields__:
-        neutral = _NEUTRAL.get(field)
-        value = getattr(request, field)
-        if neutral is None or value is None:
+    for field, neutral in _NEUTRAL.items():
+        value: Any = request
+        for name in field.split("."):
+            value = getattr(value, name, None)
+        if value is None:
             continue
         if not any(type(value) is type(one) and value == one for one in _also_float(neutral)):
             allowed = f": leave it out or set it to {_show(neutral[0])}" if neutral else ""

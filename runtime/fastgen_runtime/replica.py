@@ -13,7 +13,7 @@ from fastgen_runtime.channel import FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.config import Config, EngineConfig, replica_name
 from fastgen_runtime.engine_process import EngineProcess
-from fastgen_runtime.fetch import fetch
+from fastgen_runtime.fetch import fetch, model_name
 from fastgen_runtime.front import Front
 from fastgen_runtime.grpc_server import GrpcServer
 from fastgen_runtime.http_server import HttpServer
@@ -21,6 +21,7 @@ from fastgen_runtime.log import log_event, log_problem
 from fastgen_runtime.metrics import Metrics
 from fastgen_runtime.slo_file import read_slo, watch_slo
 from fastgen_runtime.startup_error import StartupError
+from fastgen_runtime.termination import leave_message
 
 _LAST_WORDS_SECONDS: Final = 0.5
 _FLUSH_SECONDS: Final = 2.0
@@ -92,6 +93,7 @@ class Replica:
     async def _mourn(self, died: asyncio.Task[str]) -> int:
         """The engine is gone: its requests are told, and the pod starts anew."""
         log_problem(died.result())
+        leave_message(StartupFailure.ENGINE_FAILED, died.result())
         self._front.fail(died.result())
         await self._front.wait_until_idle(_FLUSH_SECONDS)
         return 1
@@ -163,7 +165,7 @@ async def run_replica(config: Config) -> int:
         engine = await EngineProcess.start(engine_config)
         front = Front(
             checkpoint,
-            served_name=config.served_name or path.stem,
+            served_name=config.served_name or model_name(config.model, path),
             max_length=engine_config.max_length,
             max_running=engine_config.max_running,
             max_waiting=engine_config.max_waiting,

@@ -78,16 +78,28 @@ class ReplicaProcess:
         )
 
 
+def command(termination_message: Path) -> list[str]:
+    """`fastgen-runtime`, with another path than the kubelet's for its last words."""
+    program = (
+        "import sys; from fastgen_api import names; names.TERMINATION_MESSAGE_PATH = sys.argv[1]; "
+        "del sys.argv[1]; from fastgen_runtime.main import app; app()"
+    )
+    return [sys.executable, "-c", program, str(termination_message)]
+
+
 @contextmanager
 def running_replica(
     model: Path, directory: Path, *flags: str, wait: bool = True
 ) -> Iterator[ReplicaProcess]:
-    """Starts a replica on free ports, and ends it when the block does."""
+    """Starts a replica on free ports, and ends it when the block does.
+
+    Its last words go to the file `termination-log` in the directory, if there is one.
+    """
     log = directory / f"replica-{time.monotonic_ns()}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                str(Path(sys.executable).parent / "fastgen-runtime"),
+                *command(directory / "termination-log"),
                 f"--model={model}", f"--served-name={MODEL}", "--host=127.0.0.1",
                 "--http-port=0", "--grpc-port=0", "--memory-percent=40", "--dtype=Float32",
                 *flags,
@@ -114,7 +126,7 @@ def _ports(process: "subprocess.Popen[bytes]", log: Path) -> tuple[int, int]:
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text().splitlines():
             event = json.loads(line)
-            if event["event"] == "listening":
+            if event["message"] == "listening":
                 http_port = int(event["url"].rsplit(":", 1)[1].split("/")[0])
                 return http_port, int(event["grpc"].rsplit(":", 1)[1])
         time.sleep(0.02)

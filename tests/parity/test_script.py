@@ -1,5 +1,6 @@
 """Script mode: the whole engine in this process, without sockets."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from fastgen_runtime.script import Pipeline
 from fastgen_runtime.startup_error import StartupError
 
 NUM_TOKENS = 32
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +90,13 @@ def test_importing_the_package_and_its_front_costs_no_torch() -> None:
     code = "import sys, fastgen_runtime, fastgen_runtime.checkpoint, fastgen_runtime.scheduler; "
     code += "sys.exit('torch' in sys.modules or 'gguf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_readmes_script_runs(smollm2_path: Path, tmp_path: Path) -> None:
+    """As it stands there, in a folder that holds nothing."""
+    (script,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Paris" in done.stdout

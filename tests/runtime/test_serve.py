@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,11 +18,11 @@ from typer.testing import CliRunner, Result
 
 from fastgen_api.spec import SLO
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
-from fastgen_cli import smollm2
 from fastgen_cli.load import Load, Plan, make_arrivals
 from fastgen_cli.main import app
 from fastgen_cli.plan import free_ports
 from fastgen_cli.summary import summarize
+from fastgen_runtime.fetch import SMOLLM2, fetch
 
 FASTGEN = str(Path(sys.executable).parent / "fastgen")
 START_SECONDS = 120.0
@@ -90,7 +89,7 @@ def wait_until_gone(pids: set[int], seconds: float = 10) -> set[int]:
 
 @contextmanager
 def serving(directory: Path, *options: str) -> Iterator[Server]:
-    smollm2.fetch()
+    fetch(SMOLLM2)
     port, grpc_port = free_ports(2)
     output = directory / "serve.txt"
     words = [FASTGEN, "serve", "smollm2", "--port", str(port), *options]
@@ -141,9 +140,12 @@ def test_chat_reads_a_pipe_and_a_system_message(single: Server) -> None:
     words = ("--temperature", "0", "--max-tokens", "24")
     plain = chat(single, *words, stdin="Who are you?")
     told = chat(single, *words, "--system", "You are Bob, a pirate.", stdin="Who are you?")
-    assert plain.exit_code == told.exit_code == 0
-    assert "pirate" not in plain.stdout
-    assert "pirate" in told.stdout
+    again = chat(single, *words, "--message", "Who are you?")
+    assert plain.exit_code == told.exit_code == again.exit_code == 0
+    assert plain.stdout.strip()
+    assert plain.stdout == again.stdout, "standard input is the message"
+    assert told.stdout.strip()
+    assert told.stdout != plain.stdout, "the system message reached the model"
 
 
 def test_chat_tells_of_a_model_that_is_not_served(single: Server) -> None:
@@ -232,12 +234,11 @@ def test_a_killed_replica_ends_all_with_its_name_and_log(tmp_path: Path) -> None
         assert wait_until_gone(family) == set()
 
 
-def test_a_broken_model_ends_serve_with_its_reason(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF" + bytes(64))
+def test_a_replica_that_cannot_start_ends_serve_with_its_reason(smollm2_path: Path) -> None:
     port, grpc_port = free_ports(2)
-    words = [FASTGEN, "serve", str(broken), "--port", str(port), "--grpc-port", str(grpc_port)]
+    words = [FASTGEN, "serve", "smollm2", "--port", str(port), "--grpc-port", str(grpc_port)]
+    words += ["--max-model-length", "999999"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "replica-0 ended with code 1" in done.stderr
-    assert re.search("ModelInvalid|ModelUnsupported", done.stderr)
+    assert "ConfigInvalid" in done.stderr

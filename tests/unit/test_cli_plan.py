@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkpoint_files import CONFIG, write_folder, write_gguf
 from typer.testing import CliRunner
 
-from fastgen_cli import plan, smollm2
+from fastgen_cli import plan
 from fastgen_cli.main import app
 from fastgen_cli.plan import BalancerPorts, Options, PortTakenError
-from fastgen_cli.source import ModelNotFoundError, Source, check_path
+from fastgen_cli.source import Source, UnusableModelError, find_source
 
 OPTIONS = Options(
     source=Source(Path("/models/m.gguf"), "m"),
@@ -80,40 +81,31 @@ def test_a_taken_port_is_told_with_its_option() -> None:
             plan.check_port("127.0.0.1", port, "--port")
 
 
-def test_a_model_is_found_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "tiny.gguf").touch()
-    folder = tmp_path / "llama"
-    folder.mkdir()
-    (folder / "config.json").touch()
-    assert check_path(str(tmp_path / "tiny.gguf")).name == "tiny"
-    assert check_path(f"file://{folder}").name == "llama"
+def test_a_model_is_found_by_its_path_and_keeps_its_name(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    folder = write_folder(tmp_path / "llama-3.2", CONFIG)
+    assert find_source(str(tmp_path / "tiny.gguf")) == Source(tmp_path / "tiny.gguf", "tiny")
+    assert find_source(f"file://{folder}") == Source(folder, "llama-3.2")
+    assert find_source(f"file://{folder}", "other").name == "other"
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nowhere.gguf", "there is no nowhere.gguf"),
-        ("hf://org/model", "hf:// sources are not read here"),
-        ("{folder}", "has no config.json"),
-        ("{folder}/notes.txt", "is no .gguf file"),
+        ("nowhere.gguf", "nowhere.gguf: the path does not exist"),
+        ("hf://org/model", "hf:// are not supported"),
+        ("file://models/m.gguf", "three slashes"),
+        ("{folder}", "config.json"),
+        ("{folder}/notes.txt", "neither a GGUF file nor"),
+        ("{folder}/broken.gguf", "GGUF version 0 is not supported"),
     ],
 )
 def test_a_model_that_is_none_is_told(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ModelNotFoundError, match=says):
-        check_path(text.replace("{folder}", str(tmp_path)))
-
-
-def test_the_cache_follows_the_environment() -> None:
-    assert smollm2.cache_directory({"FASTGEN_CACHE": "/c"}) == Path("/c/fastgen")
-    assert smollm2.cache_directory({"XDG_CACHE_HOME": "/x"}) == Path("/x/fastgen")
-
-
-def test_a_cached_model_is_not_fetched_again(tmp_path: Path) -> None:
-    model = tmp_path / "models" / smollm2.FILE_NAME
-    model.parent.mkdir()
-    model.write_bytes(b"GGUF")
-    assert smollm2.fetch(tmp_path) == model
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(UnusableModelError, match=says) as raised:
+        find_source(text.replace("{folder}", str(tmp_path)))
+    assert "or `smollm2`" in str(raised.value)
 
 
 def test_help_names_the_commands_and_the_version_is_printed() -> None:
@@ -129,7 +121,7 @@ def test_help_names_the_commands_and_the_version_is_printed() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["serve", "nowhere.gguf"], "there is no nowhere.gguf"),
+        (["serve", "nowhere.gguf"], "nowhere.gguf: the path does not exist"),
         (["serve", "smollm2", "--replicas", "2", "--grpc-port", "9000"], "--grpc-port"),
         (["serve", "smollm2", "--dtype", "int3"], "--dtype"),
         (["serve", "smollm2", "--slo-file", "nowhere.json"], "--slo-file"),

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from fastgen_cli.smollm2 import fetch
 from fastgen_runtime.answer import Answer
 from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.detokenizer import Vocabulary
+from fastgen_runtime.fetch import SMOLLM2, fetch
 from fastgen_runtime.request import FinishReason
 from fastgen_runtime.stop import StopStrings
 
 
 @cache
 def smollm2() -> Vocabulary:
-    return Vocabulary(open_checkpoint(fetch()).tokenizer)
+    return Vocabulary(open_checkpoint(fetch(SMOLLM2)).tokenizer)
 
 
 @cache

