@@ -5,7 +5,7 @@ from typing import Final
 CONFIGURATION_FILE: Final = "envoy.yaml"
 """In the directory that the balancer's containers share."""
 DRAIN_SECONDS: Final = 5
-"""In this time connections are told to close once a drain begins."""
+"""How long a draining Envoy still takes connections while it tells clients to go elsewhere."""
 
 
 def envoy_command(

