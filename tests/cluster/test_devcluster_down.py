@@ -4,18 +4,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fastgen_devcluster.command import run
+from fastgen_devcluster.network import inside
 from fastgen_devcluster.packages import require_root
-from fastgen_devcluster.process import Ledger
+from fastgen_devcluster.process import Ledger, in_network
 from fastgen_devcluster.settings import Settings
 from fastgen_devcluster.teardown import leftovers
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.cluster
 
 
 def devcluster(settings: Settings, verb: str) -> None:
@@ -34,7 +36,8 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     cache = Settings.from_environment().cache
     settings = Settings(state=tmp_path / "state", cache=cache, index=7)
     yield settings
-    devcluster(settings, "down")
+    if leftovers(settings, settings.node()):
+        devcluster(settings, "down")
 
 
 def kill(settings: Settings, *names: str) -> None:
@@ -49,6 +52,59 @@ def has_routes(settings: Settings) -> bool:
     return settings.pod_cidr in run("ip", "route", "show")
 
 
+def traces(settings: Settings) -> dict[str, set[str]]:
+    """What on this machine bears the cluster's name, its state's path or its addresses."""
+    node, state = settings.node(), str(settings.state)
+    marks = {node.name, settings.host_interface, settings.host_address, state}
+    marks |= {cidr.rpartition(".")[0] for cidr in (settings.service_cidr, settings.pod_cidr)}
+
+    def ours(lines: Iterable[str]) -> set[str]:
+        return {line for line in lines if any(mark in line for mark in marks)}
+
+    groups = Path("/sys/fs/cgroup").rglob(f"{node.name}*")
+    return {
+        "processes": {str(one.pid) for one in in_network(node.netns)} | ours(command_lines()),
+        "mounts": ours(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "namespaces": ours(run("ip", "netns", "list").splitlines()),
+        "interfaces": ours(run("ip", "-oneline", "link", "show").splitlines()),
+        "cgroups": {str(group) for group in groups if group.is_dir()},
+        "routes": ours(run("ip", "route", "show", "table", "all").splitlines()),
+    }
+
+
+def remaining(settings: Settings) -> dict[str, set[str]]:
+    """The kinds of traces of which there is one."""
+    return {kind: found for kind, found in traces(settings).items() if found}
+
+
+def command_lines() -> Iterator[str]:
+    """The words of every process but this one and those above it, which name the state too."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) not in (os.getpid(), os.getppid()):
+            with suppress(OSError):
+                yield (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def rules() -> list[str]:
+    """The host's packet filter without its counters and dates."""
+    saved = run("iptables-save").splitlines()
+    return [line.partition(" [")[0] for line in saved if not line.startswith("#")]
+
+
+def test_down_leaves_nothing(settings: Settings) -> None:
+    rules_before = rules()
+    assert remaining(settings) == {}
+    devcluster(settings, "up")
+    assert remaining(settings).keys() == traces(settings).keys()
+    # As after an interruption: it runs in the cluster's network, and no record tells of it.
+    stray = subprocess.Popen(inside(settings.node(), "sleep", "600"))
+    devcluster(settings, "down")
+    assert stray.wait(timeout=5) == -signal.SIGKILL
+    assert remaining(settings) == {}
+    assert rules() == rules_before
+
+
+@pytest.mark.slow
 def test_down_leaves_nothing_even_after_crashes(settings: Settings) -> None:
     node = settings.node()
     devcluster(settings, "up")

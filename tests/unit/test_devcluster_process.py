@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from fastgen_devcluster.process import (
     boot_id,
     end,
     identify,
+    in_network,
     is_alive,
     parse_stat,
+    uninterrupted,
 )
 
 
@@ -91,3 +94,31 @@ def test_a_record_cut_short_is_no_record(ledger: Ledger) -> None:
     ledger.directory.mkdir()
     (ledger.directory / "etcd.json").write_text('{"pid": 1')
     assert ledger.find("etcd") is None
+
+
+def test_an_interruption_waits_for_the_record(ledger: Ledger, tmp_path: Path) -> None:
+    def start_interrupted() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            ledger.start("sleeper", ["sleep", "60"], tmp_path / "log")
+
+    with pytest.raises(KeyboardInterrupt):
+        start_interrupted()
+    assert ledger.find("sleeper") is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_started_process_answers_to_an_interruption(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.start("sleeper", ["sleep", "60"], tmp_path / "log")
+    identity = ledger.find("sleeper")
+    assert identity is not None
+    os.kill(identity.pid, signal.SIGINT)
+    deadline = time.monotonic() + 5
+    while is_alive(identity) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_alive(identity)
+
+
+def test_processes_are_found_by_their_network() -> None:
+    assert identify(os.getpid()) in in_network(Path("/proc/self/ns/net"))
+    assert in_network(Path("/nowhere")) == []
