@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-from lightkube import AsyncClient
+from lightkube import AsyncClient, KubeConfig
 from prometheus_client import CollectorRegistry
 
 from fastgen_api.names import BALANCER_MANAGER
@@ -34,7 +34,11 @@ async def live_in_cluster(picker: Picker, identity: Identity, prometheus_url: st
         picker.set_settings(settings_of(spec, picker.settings.max_wait_seconds))
 
     client = AsyncClient(
-        namespace=identity.namespace, field_manager=BALANCER_MANAGER, trust_env=False
+        # Without trust_env, which would heed proxy variables, the pod's own account must be named.
+        config=KubeConfig.from_env(),
+        namespace=identity.namespace,
+        field_manager=BALANCER_MANAGER,
+        trust_env=False,
     )
     try:
         async with asyncio.TaskGroup() as group:
