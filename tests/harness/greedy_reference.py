@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
+import gguf
 import torch
 from tokenizers import pre_tokenizers
 from transformers import (
@@ -24,8 +26,15 @@ PROMPTS = (
     "Once upon a time, in a small village by the sea, there lived an old fisherman who",
 )
 
+# transformers reads the file three times, and makes the table of names once for every module: a
+# minute of computing, for what is the same each time.
+_read_once = patch.multiple(
+    gguf, GGUFReader=cache(gguf.GGUFReader), get_tensor_name_map=cache(gguf.get_tensor_name_map)
+)
+
 
 @cache
+@_read_once
 def reference_model(path: Path) -> LlamaForCausalLM:
     """transformers' own reading of the GGUF file, float32 on the CPU.
 
@@ -46,6 +55,7 @@ def reference_model(path: Path) -> LlamaForCausalLM:
 
 
 @cache
+@_read_once
 def reference_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     """transformers' tokenizer from the GGUF file, with the pre-tokenizer that the file names.
 
