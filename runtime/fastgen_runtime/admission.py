@@ -9,12 +9,14 @@ from fastgen_runtime.generation import (
     Generation,
     Prompt,
     RequestError,
+    TextPrompt,
     TokenPrompt,
     invalid,
 )
 from fastgen_runtime.prompt import prompt_length
 from fastgen_runtime.request import NewRequest
 from fastgen_runtime.step import Sampling
+from fastgen_runtime.text_bound import TextBound
 
 
 def max_body_bytes(max_length: int) -> int:
@@ -22,8 +24,11 @@ def max_body_bytes(max_length: int) -> int:
     return (1 << 20) + 32 * max_length
 
 
-def check_size(prompt: Prompt, max_length: int) -> None:
-    """Raises RequestError for what is too long, before anybody works on it."""
+def check_size(prompt: Prompt, max_length: int, bound: TextBound | None) -> None:
+    """Raises RequestError for what is too long, before anybody works on it.
+
+    bound: what is known of the model's tokenizer, if anything.
+    """
     size = prompt_length(prompt)
     if isinstance(prompt, TokenPrompt):
         if size >= max_length:
@@ -38,6 +43,8 @@ def check_size(prompt: Prompt, max_length: int) -> None:
             f"{_field(prompt)} has {size} characters, over the {max_body_bytes(max_length)} taken",
             _field(prompt),
         )
+    if bound is not None:
+        _check_bytes(prompt, max_length, bound)
 
 
 def new_request(
@@ -59,6 +66,22 @@ def new_request(
     )
     max_tokens = min(room, generation.max_tokens or room)
     return NewRequest(engine_id, token_ids, max_tokens, sampling, generation.ignore_eos)
+
+
+def _check_bytes(prompt: TextPrompt | ChatPrompt, max_length: int, bound: TextBound) -> None:
+    most_bytes = bound.longest_token_bytes * max_length
+    match prompt:
+        case TextPrompt(text):
+            texts = [text]
+        case ChatPrompt(messages):
+            texts = [message.content for message in messages]
+    num_bytes = bound.count_bytes(texts)
+    if num_bytes > most_bytes:
+        raise invalid(
+            _field(prompt),
+            f"has {num_bytes} bytes, and the {max_length} tokens that are taken hold at most "
+            f"{most_bytes}",
+        )
 
 
 def _field(prompt: Prompt) -> str:

@@ -56,7 +56,7 @@ class Vocabulary:
         if token is None:
             return b""
         try:
-            return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+            return bytes(BYTE_OF_CHARACTER[character] for character in token)
         except KeyError:  # an added token, written as it is
             return token.encode()
 
@@ -122,4 +122,4 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTE_OF_CHARACTER: Final = _byte_alphabet()
+BYTE_OF_CHARACTER: Final = _byte_alphabet()

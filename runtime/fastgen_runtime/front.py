@@ -212,7 +212,7 @@ class Front:
             message = f"model {name!r} is not served here; this is {self.served_name!r}"
             raise RequestError(ErrorKind.UNKNOWN_MODEL, message, "model")
         check(generation)
-        check_size(generation.prompt, self.max_length)
+        check_size(generation.prompt, self.max_length, self._encoder.text_bound)
         if len(self._streams) >= self._max_open:
             raise RequestError(
                 ErrorKind.FULL, f"{self._max_open} requests are open, as many as this replica takes"

@@ -1,6 +1,7 @@
 """Prompts into token ids, without holding up other requests."""
 
 import asyncio
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -13,31 +14,38 @@ from fastgen_runtime.generation import (
     TokenPrompt,
     invalid,
 )
+from fastgen_runtime.text_bound import text_bound
 
 _QUICK_CHARACTERS: Final = 2000
 """Shorter prompts take less time than handing them to a thread."""
-_THREADS: Final = 2
+_BIG_CHARACTERS: Final = 50_000
+"""Longer prompts take so long that they wait for one another, and shorter ones not for them."""
 
 
 class PromptEncoder:
     """A model's tokenizer and chat template."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
+        # In the library's own pool one text would queue with all others.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._tokenizer = checkpoint.tokenizer
         self._template = checkpoint.chat_template
         self._vocabulary_size = checkpoint.config.vocab_size
-        # The tokenizer lets go of the interpreter's lock while it works.
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+        self.text_bound = text_bound(self._tokenizer)
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._big = ThreadPoolExecutor(1, thread_name_prefix="big-tokenizer")
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids, at least one; raises RequestError naming the field."""
-        if prompt_length(prompt) <= _QUICK_CHARACTERS:
+        length = prompt_length(prompt)
+        if length <= _QUICK_CHARACTERS:
             return self._encode(prompt)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._encode, prompt)
+        thread = self._long if length <= _BIG_CHARACTERS else self._big
+        return await asyncio.get_running_loop().run_in_executor(thread, self._encode, prompt)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for thread in (self._long, self._big):
+            thread.shutdown(wait=False, cancel_futures=True)
 
     def _encode(self, prompt: Prompt) -> list[int]:
         match prompt:
@@ -58,7 +66,11 @@ class PromptEncoder:
             text.encode()
         except UnicodeEncodeError as error:
             raise invalid(field, "holds half a surrogate pair, which is no text") from error
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Unlike `encode`, it lets go of the interpreter's lock while it works.
+        (encoding,) = self._tokenizer.encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
+        return encoding.ids
 
     def _check_ids(self, token_ids: list[int]) -> list[int]:
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocabulary_size:
