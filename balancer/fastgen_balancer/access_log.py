@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
+from google.protobuf.message import DecodeError
 
 from fastgen_balancer.dispatch import Dispatcher
 from fastgen_balancer.endpoints import format_address
@@ -16,6 +17,8 @@ from fastgen_balancer.ext_proc import PICK_KEY, is_generation
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import CLIENT_LEFT, Entry, is_failure, outcome_of
+
+SERVICE: Final = "envoy.service.accesslog.v3.AccessLogService"
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,26 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
             self._fleet.answered(last, well=not is_failure(entry))
         if picked is not None and picked != last:
             self._fleet.missed(picked)
+
+
+def add_access_log(access_log: AccessLog, server: grpc.aio.Server) -> None:
+    """Registers the service; a batch that does not read is lost, the stream goes on."""
+    handler = grpc.stream_unary_rpc_method_handler(
+        access_log.StreamAccessLogs,
+        request_deserializer=read_batch,
+        response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
+    )
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {"StreamAccessLogs": handler})
+    server.add_generic_rpc_handlers((handlers,))
+
+
+def read_batch(data: bytes) -> als_pb2.StreamAccessLogsMessage:
+    """Reads Envoy's batch of entries; an empty one when it does not read."""
+    try:
+        return als_pb2.StreamAccessLogsMessage.FromString(data)
+    except DecodeError:
+        log.error("access log entries lost: the batch does not read", extra={"bytes": len(data)})
+        return als_pb2.StreamAccessLogsMessage()
 
 
 def entry_of(message: accesslog_pb2.HTTPAccessLogEntry) -> Entry:

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header
 from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
-from fastgen_balancer.envoy_routes import EXT_PROC, TYPES, local_replies, routes
+from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, EXT_PROC, TYPES, local_replies, routes
 
 Config: TypeAlias = dict[str, Any]
 
@@ -60,7 +60,6 @@ def _connection_manager(limits: Limits) -> Config:
         "server_name": "fastgen",
         "use_remote_address": True,
         "generate_request_id": True,
-        "preserve_external_request_id": True,
         "always_set_request_id_in_response": True,
         "max_request_headers_kb": limits.max_header_kibibytes,
         "stream_idle_timeout": f"{limits.stream_idle_seconds}s",
@@ -69,6 +68,7 @@ def _connection_manager(limits: Limits) -> Config:
         "normalize_path": True,
         "merge_slashes": True,
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
+        "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "fastgen"},
         "common_http_protocol_options": {
             "idle_timeout": "900s",
             "headers_with_underscores_action": "DROP_HEADER",
@@ -89,13 +89,28 @@ def _connection_manager(limits: Limits) -> Config:
 
 
 def _strip_internal_headers() -> Config:
-    """Removes, before anything reads them, headers by which a client could steer us."""
+    """Removes, before anything reads them, headers by which a client could steer us.
+
+    A client's request id is put aside, for the picker to judge: until then Envoy's own stands, so
+    that no log entry and no answer bears one that is too long or is not even text.
+    """
+    put_aside = {
+        "append": {
+            "header": {"key": CLIENT_REQUEST_ID, "value": f"%REQ({Header.REQUEST_ID})%"},
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }
+    }
     by_prefix = {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}}
     return {
         "name": "envoy.http.early_header_mutation.header_mutation",
         "typed_config": {
             "@type": f"{TYPES}.http.early_header_mutation.header_mutation.v3.HeaderMutation",
-            "mutations": [*({"remove": name} for name in INTERNAL_HEADERS), by_prefix],
+            "mutations": [
+                *({"remove": name} for name in (*INTERNAL_HEADERS, CLIENT_REQUEST_ID)),
+                put_aside,
+                {"remove": Header.REQUEST_ID},
+                by_prefix,
+            ],
         },
     }
 
@@ -140,11 +155,13 @@ def _ext_proc(limits: Limits) -> Config:
             "failure_mode_allow": True,
             "message_timeout": timeout,
             "max_message_timeout": f"{limits.max_hold_seconds}s",
+            # Routes that need the picker say so. Answers of Envoy's own, to what is no request at
+            # all, belong to no route, and would never leave if they waited for the picker.
             "processing_mode": {
-                "request_header_mode": "SEND",
-                "request_body_mode": "BUFFERED",
+                "request_header_mode": "SKIP",
+                "request_body_mode": "NONE",
                 "request_trailer_mode": "SKIP",
-                "response_header_mode": "SEND",
+                "response_header_mode": "SKIP",
                 "response_body_mode": "NONE",
                 "response_trailer_mode": "SKIP",
             },

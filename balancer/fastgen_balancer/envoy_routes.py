@@ -10,6 +10,8 @@ TYPES: Final = "type.googleapis.com/envoy.extensions"
 GENERATE_PATH: Final = "/fastgen.v1.InferenceService/Generate"
 HTTP_PREFIX: Final = "/v1/"
 EXT_PROC: Final = "envoy.filters.http.ext_proc"
+CLIENT_REQUEST_ID: Final = "x-fastgen-client-request-id"
+"""Envoy to picker: the request's id as the client has named it, sound or not."""
 RETRY_ON: Final = (
     "connect-failure,refused-stream,reset,retriable-status-codes,resource-exhausted,unavailable"
 )
@@ -17,27 +19,23 @@ RETRY_ON: Final = (
 
 
 def routes(max_buffer_bytes: int) -> Config:
-    headers_only = {
-        EXT_PROC: {
-            "@type": f"{TYPES}.filters.http.ext_proc.v3.ExtProcPerRoute",
-            "overrides": {
-                "processing_mode": {
-                    "request_header_mode": "SEND",
-                    "response_header_mode": "SEND",
-                    "request_body_mode": "NONE",
-                }
-            },
-        }
-    }
     table = [
-        {"match": {"path": GENERATE_PATH, "grpc": {}}, "route": _route(GRPC_CLUSTER)},
+        {
+            "match": {"path": GENERATE_PATH, "grpc": {}},
+            "route": _route(GRPC_CLUSTER),
+            "typed_per_filter_config": _asks_picker("BUFFERED"),
+        },
         # Reflection streams its requests: waiting for their end would wait for ever.
         {
             "match": {"prefix": "/", "grpc": {}},
             "route": _route(GRPC_CLUSTER),
-            "typed_per_filter_config": headers_only,
+            "typed_per_filter_config": _asks_picker("NONE"),
         },
-        {"match": {"prefix": HTTP_PREFIX}, "route": _route(HTTP_CLUSTER)},
+        {
+            "match": {"prefix": HTTP_PREFIX},
+            "route": _route(HTTP_CLUSTER),
+            "typed_per_filter_config": _asks_picker("BUFFERED"),
+        },
         _not_found(),
     ]
     return {
@@ -47,9 +45,28 @@ def routes(max_buffer_bytes: int) -> Config:
                 "name": "in",
                 "domains": ["*"],
                 "request_body_buffer_limit": max_buffer_bytes,
+                "request_headers_to_remove": [CLIENT_REQUEST_ID],
                 "routes": table,
             }
         ],
+    }
+
+
+def _asks_picker(body_mode: str) -> Config:
+    return {
+        EXT_PROC: {
+            "@type": f"{TYPES}.filters.http.ext_proc.v3.ExtProcPerRoute",
+            "overrides": {
+                "processing_mode": {
+                    "request_header_mode": "SEND",
+                    "request_body_mode": body_mode,
+                    "request_trailer_mode": "SKIP",
+                    "response_header_mode": "SEND",
+                    "response_body_mode": "NONE",
+                    "response_trailer_mode": "SKIP",
+                }
+            },
+        }
     }
 
 
@@ -89,12 +106,6 @@ def _not_found() -> Config:
                 "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
             }
         ],
-        "typed_per_filter_config": {
-            EXT_PROC: {
-                "@type": f"{TYPES}.filters.http.ext_proc.v3.ExtProcPerRoute",
-                "disabled": True,
-            }
-        },
     }
 
 
@@ -111,14 +122,9 @@ def local_replies() -> Config:
         }
     }
     upstream = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR", "UO", "URX", "UPE"]}}
-    too_large = {
-        "status_code_filter": {
-            "comparison": {
-                "op": "EQ",
-                "value": {"default_value": 413, "runtime_key": "fastgen.payload_too_large"},
-            }
-        }
-    }
+    too_large = _status("EQ", 413)
+    # These are direct responses and the picker's, which have their own words.
+    own_words = [_status("NE", status) for status in (404, 413, 429, 503)]
     return {
         "mappers": [
             {
@@ -135,8 +141,27 @@ def local_replies() -> Config:
                     "payload_too_large",
                 ),
             },
+            {
+                "filter": {"and_filter": {"filters": [_status("GE", 500), *own_words, not_grpc]}},
+                "body_format_override": _error_format(
+                    "The request failed; try again.", "server_error", "internal_error"
+                ),
+            },
+            {
+                "filter": {"and_filter": {"filters": [_status("GE", 400), *own_words, not_grpc]}},
+                "body_format_override": _error_format(
+                    "This is not a request that this server takes; see the HTTP status.",
+                    "invalid_request_error",
+                    "bad_request",
+                ),
+            },
         ]
     }
+
+
+def _status(op: str, status: int) -> Config:
+    value = {"default_value": status, "runtime_key": f"fastgen.status_{status}"}
+    return {"status_code_filter": {"comparison": {"op": op, "value": value}}}
 
 
 def _error_format(message: str, kind: str, code: str) -> Config:

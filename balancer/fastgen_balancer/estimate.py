@@ -1,5 +1,6 @@
 """What a request will cost, in tokens, from its body; and the tokens per byte, learned."""
 
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,14 @@ FIRST_TOKENS_PER_BYTE: Final = 0.25
 LOWEST_TOKENS_PER_BYTE: Final = 0.02
 HIGHEST_TOKENS_PER_BYTE: Final = 1.5
 LEARNING_RATE: Final = 0.05
+FRAME_BYTES: Final = 5
+"""Of gRPC, before each message: whether it is compressed, then its length (big-endian)."""
+
+log = logging.getLogger(__name__)
+
+
+class MalformedBodyError(ValueError):
+    """A gRPC body that no replica could read."""
 
 
 class _Body(msgspec.Struct):
@@ -32,22 +41,49 @@ class Size:
     max_output_tokens: int | None = None
 
 
+def size_of(body: bytes, *, is_grpc: bool) -> Size:
+    """Reads a request; one that cannot be estimated counts by its bytes.
+
+    Raises MalformedBodyError.
+    """
+    try:
+        return size_of_grpc(body) if is_grpc else size_of_http(body)
+    except MalformedBodyError:
+        raise
+    except Exception as error:
+        # No body may send its request round the picker.
+        log.warning("size not estimated", extra={"error": type(error).__name__})
+        return Size(len(body))
+
+
 def size_of_http(body: bytes) -> Size:
-    """Reads an OpenAI request; one that does not read is the replica's to refuse."""
+    """Reads an OpenAI request; one that does not read is the replica's to refuse.
+
+    That includes what is nested too deeply to be read.
+    """
     try:
         parsed = msgspec.json.decode(body, type=_Body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Size(len(body))
     return Size(len(body), None, parsed.max_completion_tokens or parsed.max_tokens)
 
 
 def size_of_grpc(body: bytes) -> Size:
-    """Reads a gRPC body that holds one GenerateRequest after its five bytes of framing."""
+    """Reads a gRPC body that holds one framed GenerateRequest; a compressed one is not opened.
+
+    Raises MalformedBodyError.
+    """
+    if len(body) < FRAME_BYTES or body[0] > 1:
+        raise MalformedBodyError
+    if int.from_bytes(body[1:FRAME_BYTES], "big") != len(body) - FRAME_BYTES:
+        raise MalformedBodyError
+    if body[0] == 1:
+        return Size(len(body))
     request = inference_pb2.GenerateRequest()
     try:
-        request.ParseFromString(body[5:])
-    except DecodeError:
-        return Size(len(body))
+        request.ParseFromString(body[FRAME_BYTES:])
+    except DecodeError as error:
+        raise MalformedBodyError from error
     output = request.stopping.max_tokens if request.stopping.HasField("max_tokens") else None
     tokens = len(request.token_ids.ids) if request.WhichOneof("prompt") == "token_ids" else None
     return Size(len(body), tokens, output)

@@ -16,8 +16,8 @@ from fastgen_api.names import Header
 from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
-from fastgen_balancer.envoy_routes import GENERATE_PATH, HTTP_PREFIX
-from fastgen_balancer.estimate import Size
+from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, GENERATE_PATH, HTTP_PREFIX
+from fastgen_balancer.estimate import MalformedBody, Size
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
@@ -28,6 +28,8 @@ from fastgen_balancer.settings import Settings
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
 HOLD_MARGIN_SECONDS: Final = 1.0
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+"""As at the replica, which would give a longer one an id of its own."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,11 @@ class Exchange:
     is_grpc: bool
     size: Size
     began_at: float
+    client_id: str | None = None
+    """The request's id, when the client has named a sound one."""
     placed_at: float | None = None
+    answered: bool = False
+    """Whether the answer has begun: from then on the access log ends it in the books."""
 
     @property
     def generates(self) -> bool:
@@ -53,6 +59,16 @@ def is_generation(method: str, path: str, is_grpc: bool) -> bool:
     if is_grpc:
         return path == GENERATE_PATH
     return method == "POST" and path.startswith(HTTP_PREFIX)
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a client's id may become the request's; else Envoy's own stays."""
+    return 1 <= len(text) <= MAX_REQUEST_ID_CHARACTERS and text.isascii() and text.isprintable()
+
+
+def _own_id(exchange: Exchange) -> dict[str, str]:
+    """The header that makes a client's id the request's, for replica, answer and log alike."""
+    return {Header.REQUEST_ID: exchange.client_id} if exchange.client_id else {}
 
 
 class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc]
@@ -82,34 +98,35 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[messages.ProcessingResponse]:
         exchange: Exchange | None = None
-        async for message in request_iterator:
-            kind = message.WhichOneof("request")
-            if kind == "request_headers":
-                exchange = self._begin(message.request_headers)
-                if exchange.generates and not message.request_headers.end_of_stream:
-                    yield messages.ProcessingResponse(request_headers=messages.HeadersResponse())
-                    continue
-                async for answer in self._place(exchange, in_body=False):
-                    yield answer
-            elif kind == "request_body" and exchange is not None:
-                body = message.request_body.body
-                read = estimate.size_of_grpc if exchange.is_grpc else estimate.size_of_http
-                exchange.size = read(body)
-                exchange.began_at = self._clock()
-                too_large = len(body) > MAX_BODY_BYTES
-                del body, message
-                if too_large:
-                    yield self._refuse(exchange, Refusal.TOO_LARGE)
-                    return
-                async for answer in self._place(exchange, in_body=True):
-                    yield answer
-            elif kind == "response_headers":
-                if exchange is not None:
-                    self._note_first_byte(exchange, _headers(message.response_headers))
-                yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
+        try:
+            async for message in request_iterator:
+                kind = message.WhichOneof("request")
+                if kind == "request_headers":
+                    exchange = self._begin(message.request_headers)
+                    if exchange.generates and not message.request_headers.end_of_stream:
+                        yield self._await_body(exchange)
+                        continue
+                    async for answer in self._place(exchange, b"", in_body=False):
+                        yield answer
+                elif kind == "request_body" and exchange is not None:
+                    body = message.request_body.body
+                    del message
+                    async for answer in self._place(exchange, body, in_body=True):
+                        yield answer
+                elif kind == "response_headers":
+                    if exchange is not None:
+                        exchange.answered = True
+                        self._note_first_byte(exchange, _headers(message.response_headers))
+                    yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
+        finally:
+            # Of a client that left this early, the access log need not know the pick.
+            if exchange is not None and not exchange.answered:
+                self._fleet.end(exchange.id)
+                self._dispatcher.pump()
 
     def _begin(self, message: messages.HttpHeaders) -> Exchange:
         headers = _headers(message)
+        named = headers.get(CLIENT_REQUEST_ID, "")
         return Exchange(
             id=f"{self._prefix}-{next(self._numbers)}",
             method=headers.get(":method", ""),
@@ -117,19 +134,45 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             is_grpc=headers.get("content-type", "").startswith("application/grpc"),
             size=Size(0),
             began_at=self._clock(),
+            client_id=named if is_request_id(named) else None,
         )
 
+    def _await_body(self, exchange: Exchange) -> messages.ProcessingResponse:
+        common = messages.CommonResponse(header_mutation=header_mutation(_own_id(exchange)))
+        return messages.ProcessingResponse(
+            request_headers=messages.HeadersResponse(response=common)
+        )
+
+    def _read(self, exchange: Exchange, body: bytes) -> Refusal | None:
+        """Notes the size of a whole request, or says why it goes nowhere."""
+        exchange.began_at = self._clock()
+        if len(body) > MAX_BODY_BYTES:
+            return Refusal.TOO_LARGE
+        try:
+            exchange.size = estimate.size_of(body, is_grpc=exchange.is_grpc)
+        except MalformedBody:
+            return Refusal.MALFORMED
+        return None
+
     async def _place(
-        self, exchange: Exchange, *, in_body: bool
+        self, exchange: Exchange, body: bytes, *, in_body: bool
     ) -> AsyncIterator[messages.ProcessingResponse]:
         """Says where to, or no; before a wait it asks Envoy for patience."""
+        if exchange.generates and (refusal := self._read(exchange, body)) is not None:
+            yield self._refuse(exchange, refusal)
+            return
+        del body
         tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
         answer = self._dispatcher.offer(exchange.id, Request(exchange.generates, tokens))
         if isinstance(answer, Held):
             seconds = self._settings().max_wait_seconds
             patience = duration_pb2.Duration()
             patience.FromMilliseconds(round((seconds + HOLD_MARGIN_SECONDS) * 1000))
-            yield messages.ProcessingResponse(override_message_timeout=patience)
+            try:
+                yield messages.ProcessingResponse(override_message_timeout=patience)
+            except GeneratorExit:
+                self._abandon(exchange, answer)
+                raise
             answer = await self._wait(exchange, answer, seconds)
         if isinstance(answer, Refusal):
             yield self._refuse(exchange, answer)
@@ -150,15 +193,18 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         except TimeoutError:
             return held.placed.result() if held.placed.done() else self._dispatcher.withdraw(held)
         except asyncio.CancelledError:
-            # The client left: Envoy closed the stream.
-            self._dispatcher.withdraw(held)
-            if held.placed.done():
-                self._fleet.end(held.id)
-            waited = self._clock() - exchange.began_at
-            self._metrics.ended(outcome_of_abandoned(waited, self._settings().ttft_seconds))
+            self._abandon(exchange, held)
             raise
         finally:
             held.placed.cancel()
+
+    def _abandon(self, exchange: Exchange, held: Held) -> None:
+        """Takes off the queue a request whose client left: Envoy closed its stream."""
+        self._dispatcher.withdraw(held)
+        if held.placed.done():
+            self._fleet.end(held.id)
+        waited = self._clock() - exchange.began_at
+        self._metrics.ended(outcome_of_abandoned(waited, self._settings().ttft_seconds))
 
     def _instruction(
         self, exchange: Exchange, placed: Placed, *, in_body: bool
@@ -172,6 +218,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         for e in placed.endpoints
                     ),
                     Header.WAITED: str(round(waited)),
+                    **_own_id(exchange),
                 }
             )
         )

@@ -61,7 +61,7 @@ class Metrics:
         """Counts a refusal; only one of a request for tokens says something about the SLO."""
         self._picks.labels(**self._labels, result=refusal.value).inc()
         if counted:
-            is_ours = refusal is not Refusal.TOO_LARGE
+            is_ours = refusal not in (Refusal.TOO_LARGE, Refusal.MALFORMED)
             self.ended(Outcome.REFUSED if is_ours else Outcome.EXCLUDED)
 
     def ended(self, outcome: Outcome) -> None:

@@ -16,9 +16,9 @@ SERVER_ERRORS: Final = frozenset(
         grpc.StatusCode.UNKNOWN.value[0],
         grpc.StatusCode.INTERNAL.value[0],
         grpc.StatusCode.DATA_LOSS.value[0],
-        grpc.StatusCode.UNIMPLEMENTED.value[0],
     }
 )
+"""Without UNIMPLEMENTED, which answers what a client asked for: a method, a compression."""
 UNCONNECTED: Final = "upstream_connection_failure"
 BROKEN: Final = frozenset(
     {

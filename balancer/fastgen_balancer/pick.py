@@ -47,7 +47,8 @@ class Refusal(StrEnum):
     NO_ENDPOINTS = "no_endpoints"
     FULL = "full"
     TOO_LARGE = "too_large"
-    """Said before any picking."""
+    """Said before any picking, as the next."""
+    MALFORMED = "malformed"
 
 
 def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick | Refusal:

@@ -51,6 +51,13 @@ ANSWERS: Final = {
         "invalid_request_error",
         "payload_too_large",
     ),
+    Refusal.MALFORMED: Answer(
+        400,
+        grpc.StatusCode.INVALID_ARGUMENT.value[0],
+        "The body is not one fastgen.v1.GenerateRequest in gRPC framing; strings have to be UTF-8.",
+        "invalid_request_error",
+        "malformed_request",
+    ),
 }
 
 

@@ -12,9 +12,9 @@ from typing import Final
 import grpc
 import httpx2
 import uvicorn
-from envoy.service.accesslog.v3 import als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
 
+from fastgen_balancer.access_log import add_access_log
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
@@ -109,7 +109,7 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
         )
     )
     external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(picker.processor, server)
-    als_pb2_grpc.add_AccessLogServiceServicer_to_server(picker.access_log, server)
+    add_access_log(picker.access_log, server)
     try:
         server.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError as error:

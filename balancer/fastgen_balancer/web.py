@@ -40,7 +40,7 @@ def web_app(
     async def drain_now(_: Request) -> Response:
         return JSONResponse({"drained": await drain.run()})
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
@@ -48,3 +48,6 @@ def web_app(
             Route("/drain", drain_now, methods=["GET", "POST"]),
         ]
     )
+    # A redirect would repeat whatever host the request named.
+    app.router.redirect_slashes = False
+    return app
