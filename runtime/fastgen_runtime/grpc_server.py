@@ -4,14 +4,14 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fastgen_api.names import Header
-from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
+from fastgen_api.v1 import inference_pb2
 from fastgen_runtime.answer import Delta
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import (
@@ -29,10 +29,14 @@ from fastgen_runtime.generation import (
     is_request_id,
     waited_seconds,
 )
+from fastgen_runtime.grpc_messages import Unreadable, first_message, reader
 from fastgen_runtime.request import FinishReason
 
 SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _HEALTH_POLL_SECONDS: Final = 0.2
+MAX_METADATA_BYTES: Final = 256 * 1024
+"""Above the 60 KiB of headers that the balancer's Envoy lets through, each header's overhead
+included: what passes there must not look like a full replica here."""
 MAX_PROXIED_BYTES: Final = 8 * 1024 * 1024
 """Longest body that the balancer's Envoy lets through."""
 
@@ -53,7 +57,7 @@ _FINISH: Final = {
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Inference(inference_pb2_grpc.InferenceServiceServicer):
+class Inference:
     """The front, as gRPC sees it."""
 
     def __init__(self, front: Front, replica: str) -> None:
@@ -61,11 +65,14 @@ class Inference(inference_pb2_grpc.InferenceServiceServicer):
         self._replica = replica
 
     async def Generate(  # noqa: N802
-        self, request: inference_pb2.GenerateRequest, context: Context
+        self,
+        requests: AsyncIterator[inference_pb2.GenerateRequest | Unreadable],
+        context: Context,
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
         """Streams the answer; no header leaves before the first token."""
         try:
             try:
+                request = await first_message(requests)
                 generation = _generation(request, context, self._front.max_length)
             except RequestError:
                 self._front.count_invalid()
@@ -87,14 +94,18 @@ class Inference(inference_pb2_grpc.InferenceServiceServicer):
                         is_first = False
                     yield _response(request_id, delta)
         except RequestError as error:
-            await context.abort(
-                _STATUS[error.kind], error.message, ((Header.REPLICA, self._replica),)
-            )
+            await self._abort(context, error)
 
     async def GetLoad(  # noqa: N802
-        self, request: inference_pb2.GetLoadRequest, context: Context
+        self,
+        requests: AsyncIterator[inference_pb2.GetLoadRequest | Unreadable],
+        context: Context,
     ) -> inference_pb2.GetLoadResponse:
         """Answers at once, from what the engine last reported."""
+        try:
+            await first_message(requests)
+        except RequestError as error:
+            await self._abort(context, error)
         load = self._front.load()
         return inference_pb2.GetLoadResponse(
             model=self._front.served_name,
@@ -108,6 +119,26 @@ class Inference(inference_pb2_grpc.InferenceServiceServicer):
             tokens_per_second=load.tokens_per_second,
             draining=load.draining,
         )
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The service's methods, by their names in the definition."""
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Generate": grpc.stream_stream_rpc_method_handler(
+                self.Generate,
+                request_deserializer=reader(inference_pb2.GenerateRequest),
+                response_serializer=inference_pb2.GenerateResponse.SerializeToString,
+            ),
+            "GetLoad": grpc.stream_unary_rpc_method_handler(
+                self.GetLoad,
+                request_deserializer=reader(inference_pb2.GetLoadRequest),
+                response_serializer=inference_pb2.GetLoadResponse.SerializeToString,
+            ),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def _abort(self, context: Context, error: RequestError) -> NoReturn:
+        metadata = ((Header.REPLICA, self._replica),)
+        await context.abort(_STATUS[error.kind], error.message, metadata)
 
 
 def max_message_bytes(max_body_bytes: int) -> int:
@@ -129,15 +160,15 @@ class GrpcServer:
                 # Two replicas must not share a port without noticing.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", max_message_bytes(front.max_body_bytes)),
+                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
                 # Idle streams of a balancer are kept alive by pings.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),
             )
         )
         self._health = health.aio.HealthServicer()
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            Inference(front, replica), self._server
-        )
+        self._server.add_generic_rpc_handlers((Inference(front, replica).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
