@@ -12,7 +12,6 @@ from fastgen_api.names import Header
 from fastgen_runtime.completion_format import ResponseFormat
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import ErrorKind, Generation, RequestError
-from fastgen_runtime.openai_api import error_body
 
 _STATUS: Final = {
     ErrorKind.INVALID: (400, "invalid_request_error", None),
@@ -92,6 +91,11 @@ def _part(body: bytes, more: bool) -> Message:
 async def _until_disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def error_body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
+    """OpenAI's error."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def json_response(status: int, content: Any, headers: dict[str, str] | None = None) -> Response:

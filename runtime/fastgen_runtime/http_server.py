@@ -27,14 +27,13 @@ from fastgen_runtime.generation import (
     is_request_id,
     waited_seconds,
 )
-from fastgen_runtime.http_completion import Completion, error_response, json_response
+from fastgen_runtime.http_completion import Completion, error_body, error_response, json_response
 from fastgen_runtime.log import log_problem
 from fastgen_runtime.openai_api import (
     chat_generation,
     completion_generation,
     decode_chat,
     decode_completion,
-    error_body,
     wants_usage,
 )
 
@@ -108,6 +107,8 @@ def make_app(front: Front, replica: str) -> ASGIApp:
             Exception: _internal_error,
         },
     )
+    # A redirect would lead to whatever host the client's own header names.
+    app.router.redirect_slashes = False
     return _Named(app, replica)
 
 

@@ -38,15 +38,17 @@ class StreamOptions(_Strict, frozen=True):
 
 
 class TextPart(_Strict, frozen=True):
+    """The one kind of part that is taken; `type` is looked at before the rest."""
+
     type: str
-    text: str | None = None
+    text: str
 
 
 class Message(_Strict, frozen=True):
     """A chat message; the fields after `name` may only be empty."""
 
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     refusal: Any = None
     tool_calls: Any = None
@@ -200,11 +202,6 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     }
 
 
-def error_body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    """OpenAI's error."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
 def _decode(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
     try:
         return decoder.decode(body)
@@ -216,9 +213,9 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
         raise RequestError(ErrorKind.INVALID, "the body is nested too deeply") from error
 
 
-def _explain(complaint: str) -> RequestError:
+def _explain(complaint: str, inside: str = "") -> RequestError:
     path = _ANY_PATH.search(complaint)
-    where = path.group(1) if path else ""
+    where = ".".join(filter(None, (inside, path.group(1) if path else "")))
     if unknown := _UNKNOWN_FIELD.search(complaint):
         field = f"{where}.{unknown.group(1)}" if where else unknown.group(1)
         return invalid(field[:128], "is not a parameter that is known here")
@@ -257,11 +254,19 @@ def _message(number: int, message: Message) -> ChatMessage:
         raise invalid(where, "is missing")
     if isinstance(message.content, str):
         return ChatMessage(message.role, message.content, message.name)
-    for part in message.content:
-        if part.type != "text" or part.text is None:
-            raise invalid(where, f"holds a part of type {part.type[:32]!r}; only text is supported")
-    text = "\n".join(part.text or "" for part in message.content)
+    parts = [_text(f"{where}[{index}]", part) for index, part in enumerate(message.content)]
+    text = "\n".join(parts)
     return ChatMessage(message.role, text, message.name)
+
+
+def _text(where: str, part: dict[str, Any]) -> str:
+    kind = part.get("type")
+    if isinstance(kind, str) and kind != "text":
+        raise invalid(f"{where}.type", f"is {kind[:32]!r}, and only text is supported")
+    try:
+        return msgspec.convert(part, TextPart).text
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), where) from error
 
 
 def _prompt(prompt: str | list[str | int]) -> Prompt:

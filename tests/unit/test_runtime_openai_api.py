@@ -95,13 +95,33 @@ def completion(**fields: Any) -> None:
         ({"messages": [{"content": "x"}]}, "messages[0].role", "missing"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-            "messages[0].content[0].image_url",
-            "not a parameter",
+            "messages[0].content[0].type",
+            "is 'image_url', and only text is supported",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "audio"}]}]},
-            "messages[0].content",
+            "messages[0].content[0].type",
             "only text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "", "x": 1}]}]},
+            "messages[0].content[0].x",
+            "not a parameter",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+            "is missing",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content[0].text",
+            "expected `str`",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+            "messages[0].content[0].type",
+            "is missing",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
@@ -264,7 +284,8 @@ def test_every_field_that_is_not_implemented_is_refused(field: str) -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [(None, None), ("250", 0.25), ("0", 0.0), ("1.5", 0.0015), ("-1", None), ("inf", None),
-     ("nan", None), ("soon", None), ("", None)],
+     ("nan", None), ("soon", None), ("", None), ("3600000", 3600.0), ("3600001", None),
+     ("1e308", None)],
 )  # fmt: skip
 def test_the_wait_at_the_balancer(header: str | None, seconds: float | None) -> None:
     assert waited_seconds(header) == seconds
