@@ -17,7 +17,7 @@ from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, GENERATE_PATH, HTTP_PREFIX
-from fastgen_balancer.estimate import MalformedBody, Size
+from fastgen_balancer.estimate import MalformedBodyError, Size
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
@@ -150,7 +150,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             return Refusal.TOO_LARGE
         try:
             exchange.size = estimate.size_of(body, is_grpc=exchange.is_grpc)
-        except MalformedBody:
+        except MalformedBodyError:
             return Refusal.MALFORMED
         return None
 

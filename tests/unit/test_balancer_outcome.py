@@ -50,6 +50,7 @@ def flags(*names: str) -> frozenset[str]:
         ({"is_grpc": True, "grpc_status": 8}, Outcome.REFUSED),
         ({"is_grpc": True, "grpc_status": 14}, Outcome.REFUSED),
         ({"is_grpc": True, "grpc_status": 13}, Outcome.ERROR),
+        ({"is_grpc": True, "grpc_status": 12}, None),
         ({"is_grpc": True, "grpc_status": 0, "started": True}, None),
         ({"is_grpc": True, "grpc_status": 14, "started": True}, Outcome.ERROR),
         ({"is_grpc": True, "grpc_status": 8, "started": True}, Outcome.ERROR),

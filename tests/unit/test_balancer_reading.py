@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from envoy.service.accesslog.v3 import als_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_api.spec import parse
 from fastgen_api.v1 import inference_pb2 as pb
+from fastgen_balancer import estimate
+from fastgen_balancer.access_log import read_batch
 from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints, write_file
 from fastgen_balancer.endpoints import (
     Endpoint,
@@ -25,8 +28,10 @@ from fastgen_balancer.envoy_config import Addresses, bootstrap
 from fastgen_balancer.estimate import (
     HIGHEST_TOKENS_PER_BYTE,
     LOWEST_TOKENS_PER_BYTE,
+    MalformedBodyError,
     Size,
     learn,
+    size_of,
     size_of_grpc,
     size_of_http,
     tokens_of,
@@ -114,11 +119,54 @@ def test_sizes_of_bodies() -> None:
     for odd in (b"", b"{", b"[]", b'{"max_tokens": "many"}', b"\xff\xfe"):
         assert size_of_http(odd) == Size(len(odd))
     request = pb.GenerateRequest(text="hello", stopping=pb.Stopping(max_tokens=5))
-    framed = b"\0\0\0\0\0" + request.SerializeToString()
+    framed = frame(request.SerializeToString())
     assert size_of_grpc(framed) == Size(len(framed), None, 5)
     ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2, 3]))
-    assert size_of_grpc(b"\0\0\0\0\0" + ids.SerializeToString()).prompt_tokens == 3
-    assert size_of_grpc(b"\0\0\0\0\0\xff\xff") == Size(7)
+    assert size_of_grpc(frame(ids.SerializeToString())).prompt_tokens == 3
+    assert size_of_grpc(frame(b"\xff\xff", compressed=1)) == Size(7), "the replica's to open"
+
+
+def frame(message: bytes, compressed: int = 0) -> bytes:
+    return bytes([compressed]) + len(message).to_bytes(4, "big") + message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0\0\0\0",
+        frame(b"\xff\xff\xff"),
+        frame(b"\x0a\x02\xff\xfe"),
+        frame(b"", compressed=2),
+        frame(b"") + b"\0",
+        frame(b"") * 2,
+        frame(b"\x0a\x01a")[:-1],
+    ],
+)
+def test_a_grpc_body_that_no_replica_could_read(body: bytes) -> None:
+    with pytest.raises(MalformedBodyError):
+        size_of(body, is_grpc=True)
+
+
+def test_json_too_deep_to_be_read_counts_by_its_bytes() -> None:
+    deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert size_of_http(deep) == Size(len(deep))
+
+
+def test_no_error_of_an_estimate_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_(_: bytes) -> Size:
+        raise OverflowError
+
+    monkeypatch.setattr(estimate, "size_of_http", break_)
+    assert size_of(b"{}", is_grpc=False) == Size(2)
+
+
+def test_a_batch_of_the_access_log_that_does_not_read_is_empty() -> None:
+    batch = als_pb2.StreamAccessLogsMessage()
+    batch.http_logs.log_entry.add().request.request_id = "id"
+    data = batch.SerializeToString()
+    assert read_batch(data) == batch
+    assert read_batch(data.replace(b"id", b"\xff\xfe")) == als_pb2.StreamAccessLogsMessage()
 
 
 @given(
@@ -171,7 +219,7 @@ def test_refusals_speak_both_languages(refusal: Refusal) -> None:
     assert grpc.body.decode() == error["message"]
     for response in (http, grpc):
         headers = {h.header.key: h.header.raw_value for h in response.headers.set_headers}
-        assert ("retry-after" in headers) == (refusal is not Refusal.TOO_LARGE)
+        assert ("retry-after" in headers) == (refusal not in (Refusal.TOO_LARGE, Refusal.MALFORMED))
 
 
 def test_settings_divide_the_queue_among_the_pods() -> None:
