@@ -138,3 +138,11 @@ async def test_what_is_no_request_gets_an_answer(balance: Balance) -> None:
             assert error["type"] == "invalid_request_error", request[:60]
         old = await raw(balancer.port, b"GET /v1/models HTTP/1.0\r\n\r\n")
         assert old.split(b" ")[1] == b"200", old
+
+
+async def test_the_pickers_own_http_redirects_nowhere(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
+    async with serving(Replica("one")) as a, balance(a) as balancer:
+        response = await http.get(f"http://127.0.0.1:{balancer.http_port}/metrics/")
+        assert response.status_code == 404
