@@ -1,6 +1,5 @@
 """Child processes that end with us: started in groups of their own, ended by recorded pid."""
 
-import ctypes
 import os
 import shutil
 import signal
@@ -16,7 +15,6 @@ from typing import Final, Self
 from fastgen_cli.errors import UserError
 
 POLL_SECONDS: Final = 0.05
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class ProgramMissingError(UserError):
@@ -60,12 +58,14 @@ class Child:
             return
 
 
-def _end_with_parent() -> Callable[[], None] | None:
-    """Linux: the child gets SIGTERM when this process is gone, even by SIGKILL."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _end_with_parent(argv: Sequence[str]) -> list[str]:
+    """Linux: the child gets SIGTERM when this process is gone, even by SIGKILL.
+
+    By util-linux' setpriv, which becomes the program: a call of our own between fork and exec is
+    not safe in a process with threads.
+    """
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", "--", *argv] if setpriv else list(argv)
 
 
 @dataclass(slots=True)
@@ -92,14 +92,13 @@ class Children:
         log = self.directory / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                argv,
+                _end_with_parent(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 # Ctrl-C in the terminal reaches us alone; we then end the children in order.
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
             )
         child = Child(name, process, log)
         self.running.append(child)
