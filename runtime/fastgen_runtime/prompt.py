@@ -2,18 +2,21 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from fastgen_runtime.chat_template import ChatTemplateError
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.generation import (
+    ChatMessage,
     ChatPrompt,
     Prompt,
     TextPrompt,
     TokenPrompt,
     invalid,
 )
+from fastgen_runtime.plain_content import PlainContent
 from fastgen_runtime.text_bound import text_bound
 
 _QUICK_CHARACTERS: Final = 2000
@@ -29,6 +32,7 @@ class PromptEncoder:
         # In the library's own pool one text would queue with all others.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._tokenizer = checkpoint.tokenizer
+        self._plain = PlainContent(self._tokenizer)
         self._template = checkpoint.chat_template
         self._vocabulary_size = checkpoint.config.vocab_size
         self.text_bound = text_bound(self._tokenizer)
@@ -54,18 +58,32 @@ class PromptEncoder:
             case TokenPrompt(given):
                 field, token_ids = "prompt", self._check_ids(list(given))
             case ChatPrompt():
-                # Templates write special tokens out themselves.
-                text = self._render(prompt)
-                field, token_ids = "messages", self._tokenize(text, "messages", False)
+                field, token_ids = "messages", self._encode_chat(prompt)
         if not token_ids:
             raise invalid(field, "is empty: it must have at least one token")
         return token_ids
 
+    def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
+        """Special tokens are the template's, which writes them all out; contents are text."""
+        disguise = self._plain.disguise_for(
+            text for message in prompt.messages for text in (message.content, message.name or "")
+        )
+        if not disguise:
+            return self._tokenize(self._render(prompt.messages), "messages", False)
+        disguised = [
+            ChatMessage(
+                message.role,
+                self._plain.disguise(message.content, disguise),
+                message.name and self._plain.disguise(message.name, disguise),
+            )
+            for message in prompt.messages
+        ]
+        text = self._render(disguised)
+        _check_text(text, "messages")
+        return self._plain.encode(text, disguise)
+
     def _tokenize(self, text: str, field: str, add_special_tokens: bool) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise invalid(field, "holds half a surrogate pair, which is no text") from error
+        _check_text(text, field)
         # Unlike `encode`, it lets go of the interpreter's lock while it works.
         (encoding,) = self._tokenizer.encode_batch_fast(
             [text], add_special_tokens=add_special_tokens
@@ -77,18 +95,25 @@ class PromptEncoder:
             raise invalid("prompt", f"holds a token id outside 0 to {self._vocabulary_size - 1}")
         return token_ids
 
-    def _render(self, prompt: ChatPrompt) -> str:
+    def _render(self, given: Sequence[ChatMessage]) -> str:
         if self._template is None:
             raise invalid("messages", "need a chat template, and this model has none: use prompt")
         messages = [
             {"role": message.role, "content": message.content}
             | ({} if message.name is None else {"name": message.name})
-            for message in prompt.messages
+            for message in given
         ]
         try:
             return self._template.render(messages)
         except ChatTemplateError as error:
             raise invalid("messages", str(error).removeprefix("messages: ")) from error
+
+
+def _check_text(text: str, field: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(field, "holds half a surrogate pair, which is no text") from error
 
 
 def prompt_length(prompt: Prompt) -> int:
