@@ -90,6 +90,7 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
+    wait_for(tmp_path / "child.log", "up")  # before, the child may not have been told yet
     assert not is_gone(pid)
     parent.kill()
     parent.wait()
