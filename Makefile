@@ -54,16 +54,9 @@ check: lint ## For every save: lint and unit tests (under 2 minutes)
 	@$(BIN)/pytest -q tests/unit
 
 test: check ## Everything, the cluster included
+	@$(BIN)/pytest tests --ignore=tests/unit -m "not slow and not cluster and not gpu"
 	@$(PY) -m fastgen_devcluster up
-	@$(MAKE) -j2 --output-sync=line test-machine test-cluster
-	@$(BIN)/pytest tests/e2e -m "not slow"
-
-# Side by side: the cluster's tests wait more than they compute.
-test-machine: $(READY)
-	@$(BIN)/pytest tests --ignore=tests/unit --ignore=tests/e2e -m "not slow and not cluster and not gpu"
-
-test-cluster: $(READY)
-	@$(BIN)/pytest tests/cluster -m "not slow"
+	@$(BIN)/pytest tests -m "cluster and not slow"
 
 test-slow: $(READY) ## The tests that take longer than make test may
 	@$(PY) -m fastgen_devcluster up
@@ -101,4 +94,4 @@ cluster-down: $(READY) ## Stop it and leave nothing behind
 images: $(READY) ## Build the images and push them to the cluster
 	@$(PY) -m fastgen_devcluster build-images
 
-.PHONY: help demo demo-down serve setup fmt lint check test test-machine test-cluster test-slow proto chart lock cluster-up cluster-down images
+.PHONY: help demo demo-down serve setup fmt lint check test test-slow proto chart lock cluster-up cluster-down images
