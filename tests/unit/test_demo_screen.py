@@ -89,7 +89,7 @@ def test_the_table_shows_latencies_against_the_slo_and_the_decision() -> None:
     Console(file=screen, width=160).print(picture.table(moment(lastDecision=DECISION)))
     shown = screen.getvalue()
     assert "target 2 s + 10 ms per prompt token" in shown
-    assert "target 200 ms" in shown
+    assert "target 300 ms" in shown
     assert "SLO 95 %" in shown
     assert "2 (DemandAboveCapacity) 12 tokens/s [of 10] [held back by: MaxReplicas]" in shown
     assert "11122" in shown
