@@ -95,6 +95,14 @@ class Header:
     """Replica to balancer, with the first token: from it the balancer learns tokens per byte."""
 
 
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a client's request id may become the request's: short and safe in a header."""
+    return 1 <= len(text) <= MAX_REQUEST_ID_CHARACTERS and text.isascii() and text.isprintable()
+
+
 class Outcome(StrEnum):
     """How a request ended, label `outcome` of `Metric.REQUESTS`; each request is counted once."""
 

@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import duration_pb2, struct_pb2
 
-from fastgen_api.names import Header
+from fastgen_api.names import Header, is_request_id
 from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
@@ -28,8 +28,6 @@ from fastgen_balancer.settings import Settings
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
 HOLD_MARGIN_SECONDS: Final = 1.0
-MAX_REQUEST_ID_CHARACTERS: Final = 128
-"""As at the replica, which would give a longer one an id of its own."""
 
 
 @dataclass(slots=True)
@@ -59,11 +57,6 @@ def is_generation(method: str, path: str, is_grpc: bool) -> bool:
     if is_grpc:
         return path == GENERATE_PATH
     return method == "POST" and path.startswith(HTTP_PREFIX)
-
-
-def is_request_id(text: str) -> bool:
-    """Whether a client's id may become the request's; else Envoy's own stays."""
-    return 1 <= len(text) <= MAX_REQUEST_ID_CHARACTERS and text.isascii() and text.isprintable()
 
 
 def _own_id(exchange: Exchange) -> dict[str, str]:

@@ -9,7 +9,6 @@ from typing import Final
 MAX_STOP_STRINGS: Final = 4
 MAX_STOP_CHARACTERS: Final = 256
 """Each token of an answer is compared with every beginning of its stop strings."""
-MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_WAITED_MS: Final = 3_600_000
 """No balancer holds a request for an hour; one false header would spoil the sums for ever."""
 
@@ -143,8 +142,3 @@ def waited_seconds(header: str | bytes | None) -> float | None:
     except ValueError:
         return None
     return milliseconds / 1e3 if 0 <= milliseconds <= MAX_WAITED_MS else None  # not NaN, either
-
-
-def is_request_id(text: str) -> bool:
-    """Whether a client's request id can be sent back in a header."""
-    return 1 <= len(text) <= MAX_REQUEST_ID_CHARACTERS and text.isascii() and text.isprintable()

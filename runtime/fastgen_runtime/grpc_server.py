@@ -10,12 +10,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fastgen_api.names import Header
+from fastgen_api.names import MAX_REQUEST_ID_CHARACTERS, Header, is_request_id
 from fastgen_api.v1 import inference_pb2
 from fastgen_runtime.answer import Delta
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import (
-    MAX_REQUEST_ID_CHARACTERS,
     MAX_STOP_STRINGS,
     ChatMessage,
     ChatPrompt,
@@ -26,7 +25,6 @@ from fastgen_runtime.generation import (
     TextPrompt,
     TokenPrompt,
     invalid,
-    is_request_id,
     waited_seconds,
 )
 from fastgen_runtime.grpc_messages import Unreadable, first_message, reader

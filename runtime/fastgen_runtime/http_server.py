@@ -18,13 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fastgen_api.names import Header
+from fastgen_api.names import Header, is_request_id
 from fastgen_runtime.completion_format import ResponseFormat
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import (
     ErrorKind,
     RequestError,
-    is_request_id,
     waited_seconds,
 )
 from fastgen_runtime.http_completion import Completion, error_body, error_response, json_response

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from fastgen_api.names import is_request_id
 from fastgen_runtime import openai_api
 from fastgen_runtime.generation import (
     ChatMessage,
@@ -18,7 +19,6 @@ from fastgen_runtime.generation import (
     TextPrompt,
     TokenPrompt,
     check,
-    is_request_id,
     waited_seconds,
 )
 from fastgen_runtime.openai_api import (
