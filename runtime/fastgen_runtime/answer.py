@@ -5,25 +5,51 @@ from dataclasses import dataclass
 
 from fastgen_runtime.detokenizer import Vocabulary
 from fastgen_runtime.request import FinishReason
+from fastgen_runtime.step import TokenLogprobs
 from fastgen_runtime.stop import StopStrings
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a finished request."""
+    """Tokens of a finished request, of all its choices. cached_tokens: prompt tokens that were in
+    the prefix cache."""
 
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEcho:
+    """The prompt, as far as it was asked for; comes with the first delta of each choice.
+
+    text: empty without `echo`. logprobs: of the tokens from the second on, empty where none are
+    wanted.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of an answer; `usage` comes with `finish`, in the last one."""
+    """What is new of one choice.
+
+    text: whole characters only, held back while a stop string may have begun. logprobs: one per
+    token, empty where none are wanted. matched_stop: the stop string or stop token id that ended
+    it, None where the model's end token or the length did. usage: comes once, with the request's
+    last delta.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     finish: FinishReason | None = None
     usage: Usage | None = None
+    index: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    matched_stop: str | int | None = None
+    prompt: PromptEcho | None = None
 
 
 class Answer:

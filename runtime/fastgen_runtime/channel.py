@@ -15,8 +15,7 @@ import zmq
 import zmq.asyncio
 
 from fastgen_runtime.engine import Load
-from fastgen_runtime.request import NewRequest, Refusal
-from fastgen_runtime.scheduler import NewToken
+from fastgen_runtime.request import NewRequest, NewToken, Refusal
 
 
 class Add(msgspec.Struct, frozen=True, tag=True):
@@ -31,11 +30,21 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class SetPace(msgspec.Struct, frozen=True, tag=True):
+    """How fast running streams must stay, from the SLO; None: as fast as may be.
+
+    seconds_per_token: the target of the mean. longest_gap_seconds: of a single gap.
+    """
+
+    seconds_per_token: float | None
+    longest_gap_seconds: float | None
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """Ends the engine process after its current step."""
 
 
-Command = Add | Abort | Stop
+Command = Add | Abort | SetPace | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -64,6 +73,9 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     """Sent after each step, and while idle as a sign of life.
 
     num_commands: commands carried out so far, so that the front knows which the load includes.
+    num_cached_tokens: prompt tokens that the step's new requests found in the prefix cache.
+    predicted_seconds: what the latency model expected of the step; None before it knows anything.
+    budget_tokens: the most tokens that the step could have had.
     """
 
     num_commands: int
@@ -73,6 +85,9 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     num_output_tokens: int = 0
     num_step_tokens: int = 0
     step_seconds: float = 0.0
+    num_cached_tokens: int = 0
+    predicted_seconds: float | None = None
+    budget_tokens: int = 0
 
 
 Event = Ready | StartFailed | Refused | Report

@@ -9,7 +9,7 @@ from fastgen_runtime.blocks import BlockPool
 from fastgen_runtime.plan import Limits
 from fastgen_runtime.request import NewRequest, Refusal
 from fastgen_runtime.scheduler import Committed, Scheduler
-from fastgen_runtime.step import Step
+from fastgen_runtime.step import ChunkResult, Step
 
 
 class StepRunner(Protocol):
@@ -21,8 +21,8 @@ class StepRunner(Protocol):
     @property
     def block_size(self) -> int: ...
 
-    def run(self, step: Step) -> Sequence[int | None]:
-        """The next token of each chunk that has `sampling`, None for the others."""
+    def run(self, step: Step) -> Sequence[ChunkResult]:
+        """What each chunk brought, in their order."""
         ...
 
 
@@ -78,8 +78,8 @@ class Engine:
         """Computes one step of what the requests owe."""
         begun = time.perf_counter()
         step = self._scheduler.schedule()
-        token_ids = self._runner.run(step) if step.chunks else ()
-        committed = self._scheduler.commit(step, token_ids)
+        results = self._runner.run(step) if step.chunks else ()
+        committed = self._scheduler.commit(step, results)
         return Beat(committed, step.num_tokens, time.perf_counter() - begun)
 
     def load(self) -> Load:

@@ -1,10 +1,12 @@
 """What a client asks for, whichever protocol it speaks, and why it may not get it."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+from fastgen_runtime.request import Grammar
 
 MAX_STOP_STRINGS: Final = 4
 MAX_STOP_CHARACTERS: Final = 256
@@ -54,19 +56,41 @@ class TokenPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the assistant made; arguments: JSON, as the model wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """role: system, user or assistant."""
+    """role: system, user, assistant or tool. tool_call_id: the call that a tool answers."""
 
     role: str
     content: str
     name: str | None = None
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call; parameters: a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Rendered with the model's chat template."""
+    """Rendered with the model's chat template; template_variables: what else the template reads."""
 
     messages: Sequence[ChatMessage]
+    tools: Sequence[Tool] = ()
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -74,22 +98,43 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A request before it has tokens; None takes the default.
+    """A request before it has tokens; None takes the default. Sampling: see `step.Sampling`.
 
-    waited_seconds: how long a balancer held it before; None when there is no balancer.
-    deadline: on `time.monotonic`'s clock.
+    num_choices: independent answers to the one prompt. stop, stop_token_ids: each ends an answer;
+    the text holds neither. min_tokens: so many come before an answer may end. echo: the text begins
+    with the prompt. num_logprobs, num_prompt_logprobs: how many of the likeliest tokens are told
+    for each output and prompt token, beside itself; None: no log probabilities. priority: smaller
+    ones go first. waited_seconds: how long a balancer held it before; None when there is no
+    balancer. deadline: on `time.monotonic`'s clock. request_id, traceparent: the client's, for log
+    and spans.
     """
 
     prompt: Prompt
     model: str = ""
+    num_choices: int = 1
     max_tokens: int | None = None
+    min_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    echo: bool = False
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+    priority: int = 0
     waited_seconds: float | None = None
     deadline: float | None = None
+    request_id: str = ""
+    traceparent: str | None = None
 
 
 CHAT_ROLES: Final = ("system", "user", "assistant")

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.step import Sampling, TokenLogprobs, TokenMask
 
 
 class FinishReason(StrEnum):
@@ -21,6 +22,10 @@ class RefusalKind(StrEnum):
     """Try again later or elsewhere."""
     TOO_LONG = "too_long"
     """Send less: it can never fit."""
+    EXPIRED = "expired"
+    """Its deadline passed before it was complete."""
+    INVALID = "invalid"
+    """Send something else: the grammar cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +36,81 @@ class Refusal:
     message: str
 
 
+class GrammarKind(StrEnum):
+    """In which language a grammar is written."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the output must match from its first token to its end token."""
+
+    kind: GrammarKind
+    text: str
+
+
+class Constraint(Protocol):
+    """A grammar at work on one request's output: `fastgen_runtime.grammar`."""
+
+    def mask(self) -> TokenMask:
+        """The tokens that may come next; only end tokens once the output is complete."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Takes the next token; True when the output is complete and cannot go on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """What a client asks of the engine. max_tokens: most output tokens, at least 1."""
+    """What a client asks of the engine.
+
+    max_tokens: most output tokens, at least 1. min_tokens: so many come before an end or stop
+    token may. stop_token_ids: each ends the output, besides the model's end tokens. priority:
+    smaller ones go first. arrived, deadline: on `time.monotonic`'s clock. num_prompt_logprobs: see
+    `Chunk`. group: requests of the same prompt and group share its blocks, prefix cache or not.
+    """
 
     request_id: str
     prompt_token_ids: Sequence[int]
     max_tokens: int
     sampling: Sampling
     ignore_eos: bool = False
+    min_tokens: int = 0
+    stop_token_ids: Sequence[int] = ()
+    priority: int = 0
+    arrived: float = 0.0
+    deadline: float | None = None
+    num_prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Comes with a request's first token.
+
+    queue_seconds: from its arrival to its first chunk. cached_tokens: prompt tokens that were not
+    computed, since others had. prompt_logprobs: of the prompt's tokens from the second on.
+    """
+
+    queue_seconds: float
+    cached_tokens: int
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token of a request; `finish` is set on its last one, `started` on its first."""
+
+    request_id: str
+    token_id: int
+    finish: FinishReason | None
+    logprobs: TokenLogprobs | None = None
+    started: Started | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ from fastgen_runtime.model import Inputs, Model
 from fastgen_runtime.model_config import ModelConfig
 from fastgen_runtime.sampler import draw_for
 from fastgen_runtime.startup_error import StartupError
-from fastgen_runtime.step import Chunk, Step
+from fastgen_runtime.step import Chunk, ChunkResult, Step
 from fastgen_runtime.weights import load_weights
 
 _DTYPES: Final = {
@@ -107,8 +107,8 @@ class Runner:
     def block_size(self) -> int:
         return self.cache.shape[3]
 
-    def run(self, step: Step) -> tuple[int | None, ...]:
-        """One forward pass; for each chunk the token it chose, None where none was asked for.
+    def run(self, step: Step) -> tuple[ChunkResult, ...]:
+        """One forward pass and what each chunk brought.
 
         Raises ValueError for a chunk that is empty, that its block table does not cover, or whose
         tokens or blocks do not exist.
@@ -126,9 +126,9 @@ class Runner:
             if chunk.sampling is not None
         ]
         tokens = self._kernels.sample(logits, draws) if draws else []
-        result: list[int | None] = [None] * len(chunks)
+        result = [ChunkResult()] * len(chunks)
         for row, token in zip(wanted, tokens, strict=True):
-            result[order[row]] = token
+            result[order[row]] = ChunkResult(token)
         return tuple(result)
 
     @torch.inference_mode()

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 
 from fastgen_runtime.blocks import BlockPool, blocks_for
 from fastgen_runtime.plan import Limits, schedule
-from fastgen_runtime.request import FinishReason, NewRequest, Refusal, RefusalKind, Request
-from fastgen_runtime.step import Chunk, Step
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token of a request; `finish` is set on its last one."""
-
-    request_id: str
-    token_id: int
-    finish: FinishReason | None
+from fastgen_runtime.request import (
+    FinishReason,
+    NewRequest,
+    NewToken,
+    Refusal,
+    RefusalKind,
+    Request,
+)
+from fastgen_runtime.step import Chunk, ChunkResult, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +115,12 @@ class Scheduler:
         self._running.sort(key=lambda request: request.arrival)
         return Step(tuple(self._chunk(request, piece) for request, piece in plan.pieces))
 
-    def commit(self, step: Step, token_ids: Sequence[int | None]) -> Committed:
-        """Notes that `step` was computed; `token_ids`: one per chunk, None where none was asked."""
+    def commit(self, step: Step, results: Sequence[ChunkResult]) -> Committed:
+        """Notes that `step` was computed; `results`: one per chunk."""
         tokens: list[NewToken] = []
         num_prompt = num_output = 0
-        for chunk, token_id in zip(step.chunks, token_ids, strict=True):
+        for chunk, result in zip(step.chunks, results, strict=True):
+            token_id = result.token_id
             request = self._requests[chunk.request_id]
             end = chunk.start + len(chunk.token_ids)
             num_prompt += max(0, min(end, request.num_prompt_tokens) - request.num_counted)

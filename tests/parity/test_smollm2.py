@@ -87,9 +87,9 @@ def streams_of(prompts: list[list[int]], seed: int) -> list[Stream]:
 def advance(runner: Runner, streams: list[Stream], sizes: Sequence[int]) -> None:
     """One step in which stream i may have a chunk of up to sizes[i] tokens."""
     chunks = [stream.chunk(size) for stream, size in zip(streams, sizes, strict=True)]
-    tokens = runner.run(Step(tuple(chunks)))
-    for stream, chunk, token in zip(streams, chunks, tokens, strict=True):
-        stream.commit(chunk, token)
+    results = runner.run(Step(tuple(chunks)))
+    for stream, chunk, result in zip(streams, chunks, results, strict=True):
+        stream.commit(chunk, result.token_id)
 
 
 def test_reference_and_checkpoint_agree_on_the_prompts(

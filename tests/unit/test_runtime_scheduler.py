@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from fastgen_runtime.blocks import BlockPool, BlocksCorruptedError
 from fastgen_runtime.plan import Limits, peak_blocks, schedule
-from fastgen_runtime.request import FinishReason, NewRequest, Refusal, RefusalKind, Request
-from fastgen_runtime.scheduler import NewToken, Scheduler
-from fastgen_runtime.step import Sampling, Step
+from fastgen_runtime.request import (
+    FinishReason,
+    NewRequest,
+    NewToken,
+    Refusal,
+    RefusalKind,
+    Request,
+)
+from fastgen_runtime.scheduler import Scheduler
+from fastgen_runtime.step import ChunkResult, Sampling, Step
 
 EOS = 0
 
@@ -28,8 +35,8 @@ class ToyCache:
         self.block_size = block_size
         self.positions: dict[tuple[int, int], int] = {}
 
-    def run(self, step: Step) -> list[int | None]:
-        answers: list[int | None] = []
+    def run(self, step: Step) -> list[ChunkResult]:
+        results = []
         for chunk in step.chunks:
             for position, token in enumerate(chunk.token_ids, start=chunk.start):
                 block = chunk.block_ids[position // self.block_size]
@@ -38,8 +45,8 @@ class ToyCache:
                 self.positions[chunk.block_ids[i // self.block_size], i % self.block_size]
                 for i in range(chunk.start + len(chunk.token_ids))
             ]
-            answers.append(next_token(context) if chunk.sampling else None)
-        return answers
+            results.append(ChunkResult(next_token(context) if chunk.sampling else None))
+        return results
 
 
 def alone(new: NewRequest) -> list[int]:

@@ -24,35 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x61stgen_api/v1/inference.proto\x12\nfastgen.v1\"\xeb\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x14.fastgen.v1.TokenIdsH\x00\x12 \n\x04\x63hat\x18\x05 \x01(\x0b\x32\x10.fastgen.v1.ChatH\x00\x12&\n\x08sampling\x18\x06 \x01(\x0b\x32\x14.fastgen.v1.Sampling\x12&\n\x08stopping\x18\x07 \x01(\x0b\x32\x14.fastgen.v1.StoppingB\x08\n\x06prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"1\n\x04\x43hat\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.fastgen.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"n\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x11\n\x04seed\x18\x03 \x01(\x04H\x02\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\"T\n\x08Stopping\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x03(\t\x12\x12\n\nignore_eos\x18\x03 \x01(\x08\x42\r\n\x0b_max_tokens\"\xa9\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12/\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x18.fastgen.v1.FinishReason\x12 \n\x05usage\x18\x06 \x01(\x0b\x32\x11.fastgen.v1.Usage\"L\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\x10\n\x0eGetLoadRequest\"\xf6\x01\n\x0fGetLoadResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x18\n\x10running_requests\x18\x02 \x01(\r\x12\x18\n\x10waiting_requests\x18\x03 \x01(\r\x12\x13\n\x0bowed_tokens\x18\x04 \x01(\x04\x12\x1f\n\x17max_concurrent_requests\x18\x05 \x01(\r\x12\x14\n\x0ctotal_blocks\x18\x06 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x07 \x01(\r\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x19\n\x11tokens_per_second\x18\t \x01(\x01\x12\x10\n\x08\x64raining\x18\n \x01(\x08*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x9f\x01\n\x10InferenceService\x12G\n\x08Generate\x12\x1b.fastgen.v1.GenerateRequest\x1a\x1c.fastgen.v1.GenerateResponse0\x01\x12\x42\n\x07GetLoad\x12\x1a.fastgen.v1.GetLoadRequest\x1a\x1b.fastgen.v1.GetLoadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x61stgen_api/v1/inference.proto\x12\nfastgen.v1\"\xe4\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12)\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x14.fastgen.v1.TokenIdsH\x00\x12 \n\x04\x63hat\x18\x05 \x01(\x0b\x32\x10.fastgen.v1.ChatH\x00\x12&\n\x08sampling\x18\x06 \x01(\x0b\x32\x14.fastgen.v1.Sampling\x12&\n\x08stopping\x18\x07 \x01(\x0b\x32\x14.fastgen.v1.Stopping\x12\"\n\x06output\x18\x08 \x01(\x0b\x32\x12.fastgen.v1.Output\x12\x15\n\x0bjson_schema\x18\t \x01(\tH\x01\x12\x0f\n\x05regex\x18\n \x01(\tH\x01\x12\x0e\n\x04lark\x18\x0b \x01(\tH\x01\x12\x10\n\x08priority\x18\x0c \x01(\x05\x42\x08\n\x06promptB\t\n\x07grammar\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"R\n\x04\x43hat\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.fastgen.v1.ChatMessage\x12\x1f\n\x05tools\x18\x02 \x03(\x0b\x32\x10.fastgen.v1.Tool\"z\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12(\n\ntool_calls\x18\x03 \x03(\x0b\x32\x14.fastgen.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\"=\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\xcd\x03\n\x08Sampling\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x11\n\x04seed\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x37\n\nlogit_bias\x18\t \x03(\x0b\x32#.fastgen.v1.Sampling.LogitBiasEntry\x12\x0e\n\x01n\x18\n \x01(\rH\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\x08\n\x06_top_kB\x08\n\x06_min_pB\x15\n\x13_repetition_penaltyB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x04\n\x02_n\"\x80\x01\n\x08Stopping\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x02 \x03(\t\x12\x12\n\nignore_eos\x18\x03 \x01(\x08\x12\x16\n\x0estop_token_ids\x18\x04 \x03(\r\x12\x12\n\nmin_tokens\x18\x05 \x01(\rB\r\n\x0b_max_tokens\"l\n\x06Output\x12\x15\n\x08logprobs\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04\x65\x63ho\x18\x03 \x01(\x08\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"\xc3\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12/\n\rfinish_reason\x18\x05 \x01(\x0e\x32\x18.fastgen.v1.FinishReason\x12 \n\x05usage\x18\x06 \x01(\x0b\x32\x11.fastgen.v1.Usage\x12+\n\x08logprobs\x18\x07 \x03(\x0b\x32\x19.fastgen.v1.TokenLogprobs\x12\x32\n\x0fprompt_logprobs\x18\x08 \x03(\x0b\x32\x19.fastgen.v1.TokenLogprobs\x12\x0e\n\x04stop\x18\t \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\n \x01(\rH\x00\x42\x0e\n\x0cmatched_stop\"e\n\rTokenLogprobs\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12#\n\x03top\x18\x04 \x03(\x0b\x32\x16.fastgen.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"L\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\routput_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\x10\n\x0eGetLoadRequest\"\xf6\x01\n\x0fGetLoadResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x18\n\x10running_requests\x18\x02 \x01(\r\x12\x18\n\x10waiting_requests\x18\x03 \x01(\r\x12\x13\n\x0bowed_tokens\x18\x04 \x01(\x04\x12\x1f\n\x17max_concurrent_requests\x18\x05 \x01(\r\x12\x14\n\x0ctotal_blocks\x18\x06 \x01(\r\x12\x13\n\x0b\x66ree_blocks\x18\x07 \x01(\r\x12\x12\n\nblock_size\x18\x08 \x01(\r\x12\x19\n\x11tokens_per_second\x18\t \x01(\x01\x12\x10\n\x08\x64raining\x18\n \x01(\x08*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x9f\x01\n\x10InferenceService\x12G\n\x08Generate\x12\x1b.fastgen.v1.GenerateRequest\x1a\x1c.fastgen.v1.GenerateResponse0\x01\x12\x42\n\x07GetLoad\x12\x1a.fastgen.v1.GetLoadRequest\x1a\x1b.fastgen.v1.GetLoadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fastgen_api.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=1121
-  _globals['_FINISHREASON']._serialized_end=1216
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_FINISHREASON']._serialized_start=2286
+  _globals['_FINISHREASON']._serialized_end=2381
   _globals['_GENERATEREQUEST']._serialized_start=47
-  _globals['_GENERATEREQUEST']._serialized_end=282
-  _globals['_TOKENIDS']._serialized_start=284
-  _globals['_TOKENIDS']._serialized_end=307
-  _globals['_CHAT']._serialized_start=309
-  _globals['_CHAT']._serialized_end=358
-  _globals['_CHATMESSAGE']._serialized_start=360
-  _globals['_CHATMESSAGE']._serialized_end=404
-  _globals['_SAMPLING']._serialized_start=406
-  _globals['_SAMPLING']._serialized_end=516
-  _globals['_STOPPING']._serialized_start=518
-  _globals['_STOPPING']._serialized_end=602
-  _globals['_GENERATERESPONSE']._serialized_start=605
-  _globals['_GENERATERESPONSE']._serialized_end=774
-  _globals['_USAGE']._serialized_start=776
-  _globals['_USAGE']._serialized_end=852
-  _globals['_GETLOADREQUEST']._serialized_start=854
-  _globals['_GETLOADREQUEST']._serialized_end=870
-  _globals['_GETLOADRESPONSE']._serialized_start=873
-  _globals['_GETLOADRESPONSE']._serialized_end=1119
-  _globals['_INFERENCESERVICE']._serialized_start=1219
-  _globals['_INFERENCESERVICE']._serialized_end=1378
+  _globals['_GENERATEREQUEST']._serialized_end=403
+  _globals['_TOKENIDS']._serialized_start=405
+  _globals['_TOKENIDS']._serialized_end=428
+  _globals['_CHAT']._serialized_start=430
+  _globals['_CHAT']._serialized_end=512
+  _globals['_CHATMESSAGE']._serialized_start=514
+  _globals['_CHATMESSAGE']._serialized_end=636
+  _globals['_TOOL']._serialized_start=638
+  _globals['_TOOL']._serialized_end=699
+  _globals['_TOOLCALL']._serialized_start=701
+  _globals['_TOOLCALL']._serialized_end=756
+  _globals['_SAMPLING']._serialized_start=759
+  _globals['_SAMPLING']._serialized_end=1220
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=1045
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=1093
+  _globals['_STOPPING']._serialized_start=1223
+  _globals['_STOPPING']._serialized_end=1351
+  _globals['_OUTPUT']._serialized_start=1353
+  _globals['_OUTPUT']._serialized_end=1461
+  _globals['_GENERATERESPONSE']._serialized_start=1464
+  _globals['_GENERATERESPONSE']._serialized_end=1787
+  _globals['_TOKENLOGPROBS']._serialized_start=1789
+  _globals['_TOKENLOGPROBS']._serialized_end=1890
+  _globals['_TOPLOGPROB']._serialized_start=1892
+  _globals['_TOPLOGPROB']._serialized_end=1939
+  _globals['_USAGE']._serialized_start=1941
+  _globals['_USAGE']._serialized_end=2017
+  _globals['_GETLOADREQUEST']._serialized_start=2019
+  _globals['_GETLOADREQUEST']._serialized_end=2035
+  _globals['_GETLOADRESPONSE']._serialized_start=2038
+  _globals['_GETLOADRESPONSE']._serialized_end=2284
+  _globals['_INFERENCESERVICE']._serialized_start=2384
+  _globals['_INFERENCESERVICE']._serialized_end=2543
 # @@protoc_insertion_point(module_scope)
