@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fastgen_runtime.blocks import BlockPool
 from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest, Refusal
+from fastgen_runtime.request import Constraint, NewRequest, Refusal
 from fastgen_runtime.scheduler import Committed, Scheduler
 from fastgen_runtime.step import ChunkResult, Step
 
@@ -66,9 +66,9 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting)
 
-    def add(self, new: NewRequest) -> Refusal | None:
-        """Takes a request, or says why not."""
-        return self._scheduler.add(new)
+    def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
+        """Takes a request, or says why not; constraint: what its grammar allows."""
+        return self._scheduler.add(new, constraint)
 
     def abort(self, request_id: str) -> None:
         """Frees a request's blocks; it is in no later step."""

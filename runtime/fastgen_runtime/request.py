@@ -119,10 +119,12 @@ class Request:
 
     token_ids: prompt and output. num_computed: how many of them are in the KV cache.
     num_counted: the most that was ever computed, so that recomputing counts nothing twice.
+    constraint: what its grammar allows next.
     """
 
     new: NewRequest
     arrival: int
+    constraint: Constraint | None = None
     token_ids: list[int] = field(init=False)
     num_computed: int = 0
     num_counted: int = 0

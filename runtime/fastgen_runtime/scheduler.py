@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fastgen_runtime.blocks import BlockPool, blocks_for
 from fastgen_runtime.plan import Limits, schedule
 from fastgen_runtime.request import (
+    Constraint,
     FinishReason,
     NewRequest,
     NewToken,
@@ -61,7 +62,7 @@ class Scheduler:
         """Tokens that all requests still have to compute before their next ones."""
         return sum(request.num_owed for request in self._requests.values())
 
-    def add(self, new: NewRequest) -> Refusal | None:
+    def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
         """Takes a request, or says why not."""
         num_prompt = len(new.prompt_token_ids)
         if new.request_id in self._requests:
@@ -80,7 +81,7 @@ class Scheduler:
                 f"{len(self._running)} requests run and {len(self._waiting)} wait, "
                 "which is all that this replica takes",
             )
-        request = Request(new, self._arrivals)
+        request = Request(new, self._arrivals, constraint)
         self._arrivals += 1
         self._requests[new.request_id] = request
         self._waiting.append(request)
@@ -143,6 +144,9 @@ class Scheduler:
         self.blocks.check([request.block_ids for request in self._running])
 
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
+        is_complete = request.constraint is not None and request.constraint.accept(token_id)
+        if is_complete:
+            return FinishReason.STOP
         if token_id in self._eos_token_ids and not request.new.ignore_eos:
             return FinishReason.STOP
         if request.num_output_tokens >= request.new.max_tokens:
@@ -168,10 +172,12 @@ class Scheduler:
                 raise RuntimeError("the plan gave away blocks that are not there")
             request.block_ids.extend(reserved)
         is_last = end == len(request.token_ids)
+        constraint = request.constraint if is_last else None
         return Chunk(
             request_id=request.request_id,
             token_ids=request.token_ids[start:end],
             start=start,
             block_ids=tuple(request.block_ids),
             sampling=request.new.sampling if is_last else None,
+            mask=None if constraint is None else constraint.mask(),
         )
