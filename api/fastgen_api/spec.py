@@ -91,8 +91,9 @@ class Model(_Spec, frozen=True):
 
 
 class TokenBudget(_Spec, frozen=True):
-    mode: BudgetMode = BudgetMode.FIXED
-    max_tokens: int = 512
+    mode: BudgetMode = BudgetMode.AUTO
+    max_tokens: int | None = None
+    """Default: `most_step_tokens`."""
 
 
 class Engine(_Spec, frozen=True):
@@ -104,7 +105,7 @@ class Engine(_Spec, frozen=True):
     max_concurrent_requests: int = 256
     kv_block_size: int = 64
     token_budget: TokenBudget = TokenBudget()
-    prefix_caching: bool = False
+    prefix_caching: bool = True
     memory_percent: int = 90
 
 
@@ -258,6 +259,14 @@ def parse(raw: KubernetesObject) -> Spec:
     an older schema and no longer fits.
     """
     return msgspec.convert(raw, Spec)
+
+
+def most_step_tokens(mode: BudgetMode, given: int | None) -> int:
+    """Most tokens of a step: as given, or by default SplitFuse's constant, and more with Auto,
+    which goes there only while no stream has to wait for it."""
+    if given is not None:
+        return given
+    return 512 if mode is BudgetMode.FIXED else 2048
 
 
 def replicas_wanted(spec: Spec) -> int:

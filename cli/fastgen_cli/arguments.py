@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fastgen_api.spec import DType
+from fastgen_api.spec import BudgetMode, DType
 
 Model = Annotated[
     str, typer.Argument(help="A GGUF file, a Hugging Face folder, or `smollm2` (fetched once).")
@@ -34,7 +34,17 @@ MaxConcurrentRequests = Annotated[
     int | None, typer.Option(min=1, help="Requests that a replica runs at once.")
 ]
 TokenBudget = Annotated[
-    int | None, typer.Option(min=1, help="Tokens that one step of a replica may hold.")
+    int | None, typer.Option(min=1, help="Most tokens of one step of a replica.")
+]
+TokenBudgetMode = Annotated[
+    BudgetMode | None,
+    typer.Option(
+        case_sensitive=False,
+        help="Auto: steps as large as the SLO's time per token allows. Fixed: always the most.",
+    ),
+]
+PrefixCaching = Annotated[
+    bool, typer.Option(help="Compute prompts that begin alike once, while their blocks are kept.")
 ]
 SloFile = Annotated[
     Path | None,

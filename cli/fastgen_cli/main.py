@@ -61,6 +61,8 @@ def serve(
     max_model_length: arguments.MaxModelLength = None,
     max_concurrent_requests: arguments.MaxConcurrentRequests = None,
     token_budget: arguments.TokenBudget = None,
+    token_budget_mode: arguments.TokenBudgetMode = None,
+    prefix_caching: arguments.PrefixCaching = True,
     slo_file: arguments.SloFile = None,
     drain_seconds: arguments.DrainSeconds = 30,
 ) -> None:
@@ -74,6 +76,7 @@ def serve(
         "--max-model-length": max_model_length,
         "--max-concurrent-requests": max_concurrent_requests,
         "--token-budget": token_budget,
+        "--token-budget-mode": token_budget_mode,
         "--slo-file": slo_file,
     }
     try:
@@ -83,7 +86,7 @@ def serve(
             host=host,
             port=port,
             grpc_port=grpc_port or 9000,
-            engine=_words(engine),
+            engine=(*_words(engine), *(() if prefix_caching else ("--no-prefix-caching",))),
             drain_seconds=drain_seconds,
         )
         serving.serve(options, Console())

@@ -4,7 +4,14 @@ from typing import Any, Final
 
 from fastgen_api import names
 from fastgen_api.names import Component, Port
-from fastgen_api.spec import KubernetesObject, RolloutStrategy, Spec, replicas_wanted, slo_json
+from fastgen_api.spec import (
+    KubernetesObject,
+    RolloutStrategy,
+    Spec,
+    most_step_tokens,
+    replicas_wanted,
+    slo_json,
+)
 from fastgen_operator.confinement import (
     CONTAINER_SECURITY,
     HOME,
@@ -61,7 +68,10 @@ def runtime_arguments(owner: Owner, spec: Spec) -> list[str]:
         "--max-model-length": engine.max_model_length,
         "--max-concurrent-requests": engine.max_concurrent_requests,
         "--kv-block-size": engine.kv_block_size,
-        "--token-budget": engine.token_budget.max_tokens,
+        "--token-budget-mode": str(engine.token_budget.mode),
+        "--token-budget": most_step_tokens(
+            engine.token_budget.mode, engine.token_budget.max_tokens
+        ),
         "--memory-percent": engine.memory_percent,
         "--slo-file": f"{SLO_DIRECTORY}/{SLO_FILE}",
         "--drain-seconds": spec.rollout.drain_seconds,
@@ -69,7 +79,8 @@ def runtime_arguments(owner: Owner, spec: Spec) -> list[str]:
         "--grpc-port": Port.REPLICA_GRPC,
     }
     # One word per flag: a value that begins with a dash stays a value.
-    return [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
+    return [*arguments, "--prefix-caching" if engine.prefix_caching else "--no-prefix-caching"]
 
 
 def _service_account(owner: Owner) -> KubernetesObject:

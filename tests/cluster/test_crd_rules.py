@@ -58,8 +58,6 @@ UNSUPPORTED = [
     ("engine/quantization", "Int8", "spec.engine.quantization"),
     ("engine/quantization", "FP8", "spec.engine.quantization"),
     ("engine/tensorParallelSize", 2, "spec.engine.tensorParallelSize"),
-    ("engine/tokenBudget/mode", "Auto", "spec.engine.tokenBudget.mode"),
-    ("engine/prefixCaching", True, "spec.engine.prefixCaching"),
     ("scaling/minReplicas", 0, "spec.scaling.minReplicas"),
     ("scaling/scaleToZero", {"idleSeconds": 60}, "spec.scaling.scaleToZero"),
     ("scaling/scaleToZero", {}, "spec.scaling.scaleToZero"),
@@ -113,7 +111,12 @@ WRONG: list[tuple[str, Any, str]] = [
     # Rules across fields.
     ("scaling", {"minReplicas": 3, "maxReplicas": 2}, "spec.scaling.minReplicas"),
     ("scaling/minReplicas", 2, "maxReplicas (1 when left out)"),
-    ("engine/maxConcurrentRequests", 513, "spec.engine.maxConcurrentRequests"),
+    ("engine/maxConcurrentRequests", 2049, "spec.engine.maxConcurrentRequests"),
+    (
+        "engine",
+        {"maxConcurrentRequests": 513, "tokenBudget": {"mode": "Fixed"}},
+        "spec.engine.maxConcurrentRequests",
+    ),
     (
         "engine",
         {"maxConcurrentRequests": 33, "tokenBudget": {"maxTokens": 32}},
@@ -227,7 +230,10 @@ RIGHT: list[tuple[str, Any]] = [
     ("model/servedName", "meta-llama/Llama-3.1-8B"),
     ("engine/quantization", "None"),
     ("engine/tensorParallelSize", 1),
+    ("engine/prefixCaching", True),
     ("engine/prefixCaching", False),
+    ("engine/maxConcurrentRequests", 2048),
+    ("engine", {"maxConcurrentRequests": 2048, "tokenBudget": {"mode": "Auto"}}),
     ("engine", {"maxConcurrentRequests": 16, "tokenBudget": {"mode": "Fixed", "maxTokens": 16}}),
     ("slo/targetPercent", "99.95"),
     ("slo/targetPercent", "0.5"),

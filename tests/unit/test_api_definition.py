@@ -35,8 +35,6 @@ NOT_YET = {
     "spec.engine.dtype": "Float16",
     "spec.engine.quantization": "Int8 and FP8",
     "spec.engine.tensorParallelSize": "above 1",
-    "spec.engine.tokenBudget.mode": "Auto",
-    "spec.engine.prefixCaching": "true",
     "spec.scaling.minReplicas": "0",
     "spec.scaling.scaleToZero": "",
     "spec.scaling.behavior.scaleUp.tolerance": "",

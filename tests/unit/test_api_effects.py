@@ -38,7 +38,8 @@ EXAMPLE: dict[str, Any] = {
         "maxModelLength": 512,
         "maxConcurrentRequests": 8,
         "kvBlockSize": 32,
-        "tokenBudget": {"maxTokens": 256},
+        "tokenBudget": {"mode": "Auto", "maxTokens": 256},
+        "prefixCaching": True,
         "memoryPercent": 80,
     },
     "slo": {
@@ -92,7 +93,9 @@ CHANGED: dict[str, Any] = {
     "spec.engine.maxModelLength": 256,
     "spec.engine.maxConcurrentRequests": 4,
     "spec.engine.kvBlockSize": 64,
+    "spec.engine.tokenBudget.mode": "Fixed",
     "spec.engine.tokenBudget.maxTokens": 128,
+    "spec.engine.prefixCaching": False,
     "spec.engine.memoryPercent": 70,
     "spec.slo.targetPercent": "95",
     "spec.slo.timeToFirstToken.milliseconds": 900,
@@ -151,8 +154,6 @@ ONE_BEHAVIOUR = {
     "spec.model.cache.type",
     "spec.engine.quantization",
     "spec.engine.tensorParallelSize",
-    "spec.engine.tokenBudget.mode",
-    "spec.engine.prefixCaching",
     "spec.balancer.routing",
     "spec.rollout.strategy",
 }
