@@ -14,6 +14,7 @@ FIRST_TOKENS_PER_BYTE: Final = 0.25
 LOWEST_TOKENS_PER_BYTE: Final = 0.02
 HIGHEST_TOKENS_PER_BYTE: Final = 1.5
 LEARNING_RATE: Final = 0.05
+MOST_CHOICES: Final = 128
 FRAME_BYTES: Final = 5
 """Of gRPC, before each message: whether it is compressed, then its length (big-endian)."""
 
@@ -29,6 +30,7 @@ class _Body(msgspec.Struct):
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Size:
     prompt_tokens: int | None = None
     """Known only of a prompt that comes as token ids."""
     max_output_tokens: int | None = None
+    """Of each choice."""
+    num_choices: int = 1
 
 
 def size_of(body: bytes, *, is_grpc: bool) -> Size:
@@ -65,7 +69,8 @@ def size_of_http(body: bytes) -> Size:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Size(len(body))
-    return Size(len(body), None, parsed.max_completion_tokens or parsed.max_tokens)
+    output = parsed.max_completion_tokens or parsed.max_tokens
+    return Size(len(body), None, output, _choices(parsed.n))
 
 
 def size_of_grpc(body: bytes) -> Size:
@@ -86,7 +91,12 @@ def size_of_grpc(body: bytes) -> Size:
         raise MalformedBodyError from error
     output = request.stopping.max_tokens if request.stopping.HasField("max_tokens") else None
     tokens = len(request.token_ids.ids) if request.WhichOneof("prompt") == "token_ids" else None
-    return Size(len(body), tokens, output)
+    return Size(len(body), tokens, output, _choices(request.sampling.n))
+
+
+def _choices(given: int | None) -> int:
+    """As many as were asked for, so far as a replica might grant them."""
+    return min(max(1, given or 1), MOST_CHOICES)
 
 
 def tokens_of(size: Size, tokens_per_byte: float) -> int:
@@ -97,7 +107,7 @@ def tokens_of(size: Size, tokens_per_byte: float) -> int:
     output = EXPECTED_OUTPUT_TOKENS
     if size.max_output_tokens is not None:
         output = max(0, min(output, size.max_output_tokens))
-    return max(1, prompt + output)
+    return max(1, prompt + output * size.num_choices)
 
 
 def learn(tokens_per_byte: float, size: Size, prompt_tokens: int) -> float:

@@ -126,6 +126,17 @@ def test_sizes_of_bodies() -> None:
     assert size_of_grpc(frame(b"\xff\xff", compressed=1)) == Size(7), "the replica's to open"
 
 
+def test_each_choice_counts_its_output() -> None:
+    several = pb.GenerateRequest(
+        text="hello", sampling=pb.Sampling(n=3), stopping=pb.Stopping(max_tokens=5)
+    )
+    assert size_of_grpc(frame(several.SerializeToString())).num_choices == 3
+    size = size_of_http(b'{"max_tokens": 5, "n": 3}')
+    assert tokens_of(size, 0.0) == 15
+    assert size_of_http(b'{"n": -4}').num_choices == 1
+    assert size_of_http(b'{"n": 1000000}').num_choices == 128
+
+
 def frame(message: bytes, compressed: int = 0) -> bytes:
     return bytes([compressed]) + len(message).to_bytes(4, "big") + message
 
