@@ -16,14 +16,24 @@ class RopeKind(StrEnum):
 
     DEFAULT = "default"
     LINEAR = "linear"
+    DYNAMIC = "dynamic"
     LLAMA3 = "llama3"
+    YARN = "yarn"
+    LONGROPE = "longrope"
     FACTORS = "factors"
     """A divisor per frequency is stored with the weights, as in Llama 3 GGUF files."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Scaling of rotary frequencies; the fields after `factor` are Llama 3's."""
+    """Scaling of rotary frequencies.
+
+    original_max_positions: length before the scaling; all kinds but DEFAULT, LINEAR and FACTORS.
+    low_freq_factor, high_freq_factor: LLAMA3. factors: divisors per frequency, FACTORS; LONGROPE:
+    those up to the original length, long_factors beyond it. beta_fast, beta_slow, mscale,
+    mscale_all_dim, truncate: YARN. attention_factor: what YARN and LONGROPE multiply cosines and
+    sines by; None: it follows from the others.
+    """
 
     kind: RopeKind = RopeKind.DEFAULT
     factor: float = 1.0
@@ -31,6 +41,13 @@ class RopeScaling:
     high_freq_factor: float = 1.0
     original_max_positions: int = 0
     factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+    truncate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
