@@ -13,7 +13,8 @@ class FinishedRequest:
     protocol: `http` or `grpc`. received: Unix seconds when it came. waited_seconds: at a balancer
     before. queue_seconds: until its first chunk. prefill_seconds: from then to the first token.
     decode_seconds: from there to the last one. None where it did not get so far. finish_reasons:
-    of the choices that are complete. error: the sentence that the client got.
+    of the choices that are complete. error: the sentence that the client got. is_chat: whether a
+    chat template made the prompt.
     """
 
     request_id: str
@@ -34,3 +35,4 @@ class FinishedRequest:
     finish_reasons: tuple[str, ...] = ()
     error: str | None = None
     traceparent: str | None = None
+    is_chat: bool = False
