@@ -50,6 +50,9 @@ class GenerationDefaults:
 
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
 
 
 @dataclass(frozen=True)
@@ -163,11 +166,20 @@ def _merge_ids(*values: Any) -> frozenset[int]:
 
 
 def _generation_defaults(generation: Mapping[str, Any]) -> GenerationDefaults:
+    def number(name: str) -> float | None:
+        value = generation.get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    penalty = number("repetition_penalty")
     if generation.get("do_sample") is False:
-        return GenerationDefaults(temperature=0.0)
-    defaults = [generation.get(name) for name in ("temperature", "top_p")]
+        return GenerationDefaults(temperature=0.0, repetition_penalty=penalty)
+    top_k = number("top_k")
     return GenerationDefaults(
-        *(float(value) if isinstance(value, int | float) else None for value in defaults)
+        temperature=number("temperature"),
+        top_p=number("top_p"),
+        top_k=None if top_k is None else int(top_k),
+        min_p=number("min_p"),
+        repetition_penalty=penalty,
     )
 
 

@@ -10,7 +10,7 @@ from checkpoint_files import CONFIG, failure, write_folder, write_gguf
 from safetensors.numpy import save_file
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.checkpoint import GenerationDefaults, open_checkpoint
 from fastgen_runtime.model_config import RopeKind, RopeScaling
 
 
@@ -18,7 +18,14 @@ def test_folder(tmp_path: Path) -> None:
     folder = write_folder(
         tmp_path,
         CONFIG | {"rope_scaling": {"type": "linear", "factor": 2.0}, "bos_token_id": 3},
-        generation_config={"eos_token_id": [1, 5], "temperature": 0.6, "top_p": 0.9},
+        generation_config={
+            "eos_token_id": [1, 5],
+            "temperature": 0.6,
+            "top_p": 0.9,
+            "top_k": 20,
+            "min_p": 0.05,
+            "repetition_penalty": 1.1,
+        },
         tokenizer_config={
             "bos_token": {"content": "<s>"},
             "eos_token": "</s>",
@@ -35,9 +42,8 @@ def test_folder(tmp_path: Path) -> None:
     assert checkpoint.eos_token_ids == {1, 5}
     assert checkpoint.bos_token_id == 3
     assert checkpoint.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
-    assert (checkpoint.generation_defaults.temperature, checkpoint.generation_defaults.top_p) == (
-        0.6,
-        0.9,
+    assert checkpoint.generation_defaults == GenerationDefaults(
+        temperature=0.6, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1
     )
     assert checkpoint.chat_template is not None
     assert checkpoint.chat_template.render([]) == "<s>!"
