@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastgen_kernels.activation import Activation
 from fastgen_kernels.dispatch import Kernels
 from fastgen_runtime.model_config import ModelConfig, RopeKind, RopeScaling
 from fastgen_runtime.weights import Weights
@@ -14,7 +15,7 @@ from fastgen_runtime.weights import Weights
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """T tokens of a step. wanted_rows: those whose logits are asked for."""
+    """T tokens of a step. wanted_rows: those whose hidden states or logits are asked for."""
 
     token_ids: Tensor
     positions: Tensor
@@ -39,6 +40,14 @@ class Model:
 
     def forward(self, inputs: Inputs, cache: Tensor) -> Tensor:
         """Logits [wanted rows, vocabulary]; writes into cache [layers, 2, slots, kv heads, D]."""
+        return self.lm_head(self.hidden(inputs, cache))
+
+    def lm_head(self, hidden: Tensor) -> Tensor:
+        """Logits [R, vocabulary] of hidden states [R, hidden size]."""
+        return self._weights.lm_head(hidden)
+
+    def hidden(self, inputs: Inputs, cache: Tensor) -> Tensor:
+        """The last hidden states [wanted rows, hidden size], normalised; writes into the cache."""
         config, kernels, weights = self._config, self._kernels, self._weights
         cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
         num_tokens = len(inputs.token_ids)
@@ -61,9 +70,9 @@ class Model:
             x, residual = kernels.add_rms_norm(
                 layer.output(x), residual, layer.feed_forward_norm, config.norm_eps
             )
-            x = layer.down(kernels.silu_mul(layer.gate_up(x)))
+            x = layer.down(kernels.gate(layer.gate_up(x), Activation.SILU))
             x, residual = kernels.add_rms_norm(x, residual, next_norm, config.norm_eps)
-        return weights.lm_head(x[inputs.wanted_rows])
+        return x[inputs.wanted_rows]
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
