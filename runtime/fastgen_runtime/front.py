@@ -84,6 +84,11 @@ class Front:
         """The largest HTTP body that is read."""
         return max_body_bytes(self.max_length)
 
+    @property
+    def encoder(self) -> PromptEncoder:
+        """The model's tokenizer and chat template."""
+        return self._encoder
+
     @asynccontextmanager
     async def submit(self, generation: Generation) -> AsyncIterator[Stream]:
         """A stream of the answer; leaving the context early frees the request's blocks.

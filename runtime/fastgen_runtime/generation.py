@@ -106,7 +106,7 @@ class Generation:
     for each output and prompt token, beside itself; None: no log probabilities. priority: smaller
     ones go first. waited_seconds: how long a balancer held it before; None when there is no
     balancer. deadline: on `time.monotonic`'s clock. request_id, traceparent: the client's, for log
-    and spans.
+    and spans. shown_token_ids: special tokens that have a text in the answer, as others have.
     """
 
     prompt: Prompt
@@ -135,6 +135,7 @@ class Generation:
     deadline: float | None = None
     request_id: str = ""
     traceparent: str | None = None
+    shown_token_ids: Sequence[int] = ()
 
 
 CHAT_ROLES: Final = ("system", "user", "assistant")
