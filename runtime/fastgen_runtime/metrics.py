@@ -16,7 +16,8 @@ from prometheus_client import (
 from fastgen_api.names import Metric, MetricLabel, Outcome, Target
 from fastgen_api.spec import SLO
 from fastgen_runtime.channel import Report
-from fastgen_runtime.goodness import Timings, Verdict
+from fastgen_runtime.finished import FinishedRequest
+from fastgen_runtime.goodness import End, Timings, Verdict
 
 _LABELS: Final = (MetricLabel.DEPLOYMENT, MetricLabel.NAMESPACE)
 _FIRST_TOKEN_SECONDS: Final = (
@@ -27,6 +28,11 @@ _TOKEN_SECONDS: Final = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0,
 )  # fmt: skip
+_PHASE_SECONDS: Final = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0,
+    20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+)  # fmt: skip
+_RATIOS: Final = (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 4.0)
 _STEP_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -67,17 +73,41 @@ class Metrics:
         self._output_tokens = self._counter(Metric.OUTPUT_TOKENS, "Output tokens computed.")
         self._preemptions = self._counter(Metric.PREEMPTIONS, "Requests sent back to the queue.")
         self._num_preemptions = 0
+        self._prefix_queries = self._counter(
+            Metric.PREFIX_QUERIES, "Prompt tokens, computed or found in the prefix cache."
+        )
+        self._prefix_hits = self._counter(
+            Metric.PREFIX_HITS, "Prompt tokens found in the prefix cache."
+        )
+        self._ends = self._counter(
+            Metric.REQUEST_ENDS, "Requests by what ended them, whoever counts their outcome.", "end"
+        )
         self._step_seconds = self._histogram(
             Metric.STEP_SECONDS, "Time of one step.", (0.001, 0.0025, 0.005, *_TOKEN_SECONDS)
         )
         self._step_tokens = self._histogram(
             Metric.STEP_TOKENS, "Tokens of one step.", tuple(map(float, _STEP_TOKENS))
         )
+        self._step_ratio = self._histogram(
+            Metric.STEP_RATIO, "Time of a step by what the latency model expected.", _RATIOS
+        )
+        self._phases = tuple(
+            self._histogram(name, text, _PHASE_SECONDS)
+            for name, text in (
+                (Metric.QUEUE_SECONDS, "Time until a request's first chunk."),
+                (Metric.PREFILL_SECONDS, "Time from a request's first chunk to its first token."),
+                (Metric.DECODE_SECONDS, "Time from a request's first token to its last."),
+            )
+        )
+        self._budget_tokens = 0
+        self.gauge(Metric.BUDGET_TOKENS, "Most tokens of a step, now.", lambda: self._budget_tokens)
         # Every series exists from the start: a rate needs the 0 before the first event.
         for outcome in Outcome:
             self._requests.labels(*self._labels, outcome)
         for target in Target:
             self._misses.labels(*self._labels, target)
+        for end in End:
+            self._ends.labels(*self._labels, end.value)
         self._targets: tuple[float | None, ...] = ()
         self._latencies: tuple[Histogram, ...] = ()
         self.set_slo(slo)
@@ -125,6 +155,14 @@ class Metrics:
             if value is not None:
                 histogram.labels(*self._labels).observe(value)
 
+    def note_request(self, request: FinishedRequest) -> None:
+        """Counts how a request ended, and notes how long it was in which phase."""
+        self._ends.labels(*self._labels, request.end.value).inc()
+        seconds = (request.queue_seconds, request.prefill_seconds, request.decode_seconds)
+        for histogram, value in zip(self._phases, seconds, strict=True):
+            if value is not None:
+                histogram.labels(*self._labels).observe(value)
+
     def note_step(self, report: Report) -> None:
         """Counts what a step computed, so that rates are smooth however long requests run."""
         preempted = report.load.num_preemptions - self._num_preemptions
@@ -135,6 +173,13 @@ class Metrics:
             self._output_tokens.labels(*self._labels).inc(report.num_output_tokens)
             self._step_seconds.labels(*self._labels).observe(report.step_seconds)
             self._step_tokens.labels(*self._labels).observe(report.num_step_tokens)
+            looked_up = report.num_prompt_tokens + report.num_cached_tokens
+            self._prefix_queries.labels(*self._labels).inc(looked_up)
+            self._prefix_hits.labels(*self._labels).inc(report.num_cached_tokens)
+            self._budget_tokens = report.budget_tokens
+            if report.predicted_seconds:
+                ratio = report.step_seconds / report.predicted_seconds
+                self._step_ratio.labels(*self._labels).observe(ratio)
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""

@@ -155,6 +155,20 @@ def test_steps_are_counted_as_they_are_computed() -> None:
     assert f"fastgen_step_tokens_sum{labels} 96.0" in text
 
 
+def test_steps_tell_what_was_predicted_and_what_the_prefix_cache_held() -> None:
+    metrics = Metrics("d", "n", SLO())
+    load = Load(1, 0, 0, 5, 0)
+    metrics.note_step(Report(1, load, (), 30, 2, 32, 0.04, 70, None, 512))
+    metrics.note_step(Report(1, load, (), 0, 2, 2, 0.03, 0, 0.02, 256))
+    text = "\n".join(text_of(metrics))
+    labels = '{deployment="d",deployment_namespace="n"}'
+    assert f"fastgen_prefix_cache_queries_total{labels} 100.0" in text
+    assert f"fastgen_prefix_cache_hits_total{labels} 70.0" in text
+    assert f"fastgen_step_measured_to_predicted_ratio_sum{labels} 1.5" in text
+    assert f"fastgen_step_measured_to_predicted_ratio_count{labels} 1.0" in text
+    assert f"fastgen_budget_tokens{labels} 256.0" in text
+
+
 def test_the_rate_forgets() -> None:
     rate = Rate(window_seconds=10)
     rate.add(100, now=0.0)
