@@ -8,9 +8,18 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
+from fastgen_kernels.activation import Activation
 from fastgen_kernels.ragged import RaggedBatch
-from fastgen_kernels.torch_twins import activation, attention, kv_cache, linear, norm, sampling
-from fastgen_kernels.torch_twins import rotary as rotary_twin
+from fastgen_kernels.torch_twins import (
+    activation,
+    attention,
+    experts,
+    kv_cache,
+    linear,
+    norm,
+    rotary,
+    sampling,
+)
 
 
 class Op(StrEnum):
@@ -18,12 +27,17 @@ class Op(StrEnum):
 
     RMS_NORM = "rms_norm"
     ADD_RMS_NORM = "add_rms_norm"
+    LAYER_NORM = "layer_norm"
+    ADD_LAYER_NORM = "add_layer_norm"
     ROTARY = "rotary"
-    SILU_MUL = "silu_mul"
+    ACTIVATE = "activate"
+    GATE = "gate"
     KV_WRITE = "kv_write"
     PLAN_ATTENTION = "plan_attention"
     ATTENTION = "attention"
     PACK_LINEAR = "pack_linear"
+    ROUTE = "route"
+    EXPERTS = "experts"
     SAMPLE = "sample"
 
 
@@ -45,8 +59,35 @@ class Device:
 
 class PlanAttention(Protocol):
     def __call__(
-        self, batch: RaggedBatch, token_bytes: int, dtype: torch.dtype, device: torch.device
+        self,
+        batch: RaggedBatch,
+        token_bytes: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        window: int | None = None,
     ) -> Any: ...
+
+
+class Attention(Protocol):
+    def __call__(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        plan: Any,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+    ) -> Tensor: ...
+
+
+class Experts(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        indices: Tensor,
+        experts: Sequence[experts.Expert],
+        activation: Activation = Activation.SILU,
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +96,19 @@ class Kernels:
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    layer_norm: Callable[[Tensor, Tensor | None, Tensor | None, float], Tensor]
+    add_layer_norm: Callable[
+        [Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor]
+    ]
     rotary: Callable[[Tensor, Tensor, Tensor], Tensor]
-    silu_mul: Callable[[Tensor], Tensor]
+    activate: Callable[[Tensor, Activation], Tensor]
+    gate: Callable[[Tensor, Activation], Tensor]
     kv_write: Callable[[Tensor, Tensor, Tensor, Tensor], None]
     plan_attention: PlanAttention
-    attention: Callable[[Tensor, Tensor, Any], Tensor]
+    attention: Attention
     pack_linear: Callable[[Tensor, Tensor | None], linear.Linear]
+    route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
+    experts: Experts
     sample: Callable[[Tensor, Sequence[sampling.Draw]], list[int]]
 
 
@@ -80,12 +128,17 @@ class Implementation:
 TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
     Op.RMS_NORM: (Implementation("torch", norm.rms_norm, "cpu"),),
     Op.ADD_RMS_NORM: (Implementation("torch", norm.add_rms_norm, "cpu"),),
-    Op.ROTARY: (Implementation("torch", rotary_twin.rotary, "cpu"),),
-    Op.SILU_MUL: (Implementation("torch", activation.silu_mul, "cpu"),),
+    Op.LAYER_NORM: (Implementation("torch", norm.layer_norm, "cpu"),),
+    Op.ADD_LAYER_NORM: (Implementation("torch", norm.add_layer_norm, "cpu"),),
+    Op.ROTARY: (Implementation("torch", rotary.rotary, "cpu"),),
+    Op.ACTIVATE: (Implementation("torch", activation.activate, "cpu"),),
+    Op.GATE: (Implementation("torch", activation.gate, "cpu"),),
     Op.KV_WRITE: (Implementation("torch", kv_cache.kv_write, "cpu"),),
     Op.PLAN_ATTENTION: (Implementation("torch", attention.plan_attention, "cpu"),),
     Op.ATTENTION: (Implementation("torch", attention.attention, "cpu"),),
     Op.PACK_LINEAR: (Implementation("torch", linear.pack_linear, "cpu"),),
+    Op.ROUTE: (Implementation("torch", experts.route, "cpu"),),
+    Op.EXPERTS: (Implementation("torch", experts.experts, "cpu"),),
     Op.SAMPLE: (Implementation("torch", sampling.sample, "cpu"),),
 }
 """The first implementation that runs on a device is used: put the fastest first."""

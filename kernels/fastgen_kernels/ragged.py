@@ -68,15 +68,21 @@ class RaggedBatch:
         slots: Integers = blocks * self.block_size + self.positions % self.block_size
         return slots
 
-    def context_slots(self, first: int, last: int) -> Integers:
-        """[last - first, longest context] slots of the contexts of chunks first … last - 1.
+    def seen(self, window: int | None) -> Integers:
+        """[R] tokens that the last query of each chunk sees: its window counts itself."""
+        return self.contexts if window is None else np.minimum(self.contexts, window)
 
-        Shorter rows are padded with the slot of their own first token: reading it is safe, whereas
-        a slot that was never written may hold anything, NaN included.
+    def last_slots(self, first: int, last: int, counts: Integers) -> Integers:
+        """[last - first, most] slots of the last `counts` [last - first] tokens of each context.
+
+        For chunks first … last - 1. Shorter rows are padded with the slot of their own first
+        counted token: reading it is safe, whereas a slot that was never written may hold anything,
+        NaN included. Entries of the block table before the counted tokens are not read.
         """
-        contexts = self.contexts[first:last]
-        longest = int(contexts.max())
-        blocks = self.block_tables[first:last, : -(-longest // self.block_size)]
-        slots = blocks[:, :, None] * self.block_size + np.arange(self.block_size)
-        slots = slots.reshape(last - first, -1)[:, :longest]
-        return np.where(np.arange(longest) < contexts[:, None], slots, slots[:, :1])
+        offsets = np.arange(int(counts.max()))
+        begins = (self.contexts[first:last] - counts)[:, None]
+        positions = begins + np.where(offsets < counts[:, None], offsets, 0)
+        rows = np.arange(first, last)[:, None]
+        blocks = self.block_tables[rows, positions // self.block_size]
+        slots: Integers = blocks * self.block_size + positions % self.block_size
+        return slots

@@ -1,8 +1,12 @@
 """The other torch twins against float64, and the table that chooses them."""
 
+import math
+
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
+from fastgen_kernels.activation import Activation
 from fastgen_kernels.dispatch import TABLE, Device, Op, UnsupportedDeviceError, kernels_for, select
 
 KERNELS = kernels_for(Device("cpu"))
@@ -45,14 +49,86 @@ def test_rotary_turns_pairs_by_their_angle() -> None:
     )
 
 
+def test_partial_rotary_copies_the_rest() -> None:
+    """10 of 20 dimensions, as in Phi or GPT-NeoX; the pairs are (i, i + 5)."""
+    x, angles = random(6, 3, 20), random(6, 1, 5)
+    cos, sin = angles.cos(), angles.sin()
+    result = KERNELS.rotary(x, cos, sin)
+    assert torch.equal(result[..., :10], KERNELS.rotary(x[..., :10], cos, sin))
+    assert torch.equal(result[..., 10:], x[..., 10:])
+
+
 @DTYPES
-def test_silu_mul(dtype: torch.dtype, tolerance: float) -> None:
-    gate_up = random(4, 24, dtype=dtype)
-    gate, up = gate_up.double().chunk(2, -1)
-    expected = gate * torch.sigmoid(gate) * up
+@pytest.mark.parametrize("affine", ["weight and bias", "weight", "none"])
+def test_layer_norm(dtype: torch.dtype, tolerance: float, affine: str) -> None:
+    """A mean far from 0, which naive variances do not survive."""
+    x = random(5, 48, dtype=dtype) + 100
+    weight = random(48, dtype=dtype) if "weight" in affine else None
+    bias = random(49, dtype=dtype)[1:] if "bias" in affine else None
+    wide = x.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    expected = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    if weight is not None:
+        expected = expected * weight.double()
+    if bias is not None:
+        expected = expected + bias.double()
+    result = KERNELS.layer_norm(x, weight, bias, 1e-5)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, atol=10 * tolerance, rtol=tolerance)
+
+
+def test_add_layer_norm_keeps_the_sum() -> None:
+    x, residual, weight, bias = random(3, 16), random(3, 16) * 2, random(16), random(17)[1:]
+    total = x + residual
+    normed, kept = KERNELS.add_layer_norm(x, residual, weight, bias, 1e-6)
+    assert torch.equal(kept, total)
+    assert torch.equal(normed, KERNELS.layer_norm(total, weight, bias, 1e-6))
+
+
+def activated(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """By the definitions, in float64."""
+    match activation:
+        case Activation.SILU:
+            return x / (1 + torch.exp(-x))
+        case Activation.GELU:
+            return x * (1 + torch.special.erf(x / math.sqrt(2))) / 2
+        case Activation.GELU_TANH:
+            return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        case Activation.RELU:
+            return torch.where(x > 0, x, torch.zeros_like(x))
+
+
+@DTYPES
+@pytest.mark.parametrize("activation", Activation)
+def test_activations_and_gates(
+    dtype: torch.dtype, tolerance: float, activation: Activation
+) -> None:
+    x = 4 * random(4, 24, dtype=dtype)
+    before = x.clone()
+    alone, gated = KERNELS.activate(x, activation), KERNELS.gate(x, activation)
+    assert torch.equal(x, before)
+    gates, up = x.double().chunk(2, -1)
+    for result, expected in (
+        (alone, activated(x.double(), activation)),
+        (gated, activated(gates, activation) * up),
+    ):
+        torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "name", ["silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"]
+)
+def test_activations_by_the_names_that_checkpoints_use(name: str) -> None:
+    x = 3 * random(200)
+    expected = ACT2FN[name](x)
     torch.testing.assert_close(
-        KERNELS.silu_mul(gate_up).double(), expected, atol=tolerance, rtol=tolerance
+        KERNELS.activate(x, Activation.named(name)), expected, atol=1e-6, rtol=1e-6
     )
+
+
+def test_an_unknown_activation_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"quick_gelu is not supported; supported: .*relu, silu"):
+        Activation.named("quick_gelu")
 
 
 def test_kv_write_touches_its_slots_only() -> None:

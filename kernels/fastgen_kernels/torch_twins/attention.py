@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -39,17 +40,21 @@ class _Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tile:
-    """Queries of rows [first, last) over the first `context` keys; mask: [rows, context]."""
+    """Queries of rows [first, last) over the keys [first_key, last_key) of their chunk's slots.
+
+    mask: [rows, keys].
+    """
 
     first: int
     last: int
-    context: int
-    mask: Tensor | None
+    first_key: int
+    last_key: int
+    mask: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prompt:
-    """A chunk of several tokens. slots: [context]."""
+    """A chunk of several tokens. slots: [tokens that any of its queries sees]."""
 
     slots: Tensor
     tiles: tuple[_Tile, ...]
@@ -57,31 +62,47 @@ class _Prompt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionPlan:
-    """What a step's layers have in common; made once per step."""
+    """What a step's layers have in common; made once per step and window."""
 
     groups: tuple[_Group, ...]
     prompts: tuple[_Prompt, ...]
 
 
 def plan_attention(
-    batch: RaggedBatch, token_bytes: int, dtype: torch.dtype, device: torch.device
+    batch: RaggedBatch,
+    token_bytes: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    window: int | None = None,
 ) -> AttentionPlan:
-    """token_bytes: size of one token's keys and values in one layer."""
+    """token_bytes: size of one token's keys and values in one layer.
+
+    window: how many tokens a query sees, itself included (Jiang et al., 2023, section 2); others
+    are not read. None: all up to itself.
+    """
     groups = tuple(
-        _group(batch, first, last, dtype, device)
-        for first, last in _group_bounds(batch, token_bytes)
+        _group(batch, first, last, dtype, device, window)
+        for first, last in _group_bounds(batch, token_bytes, window)
     )
     prompts = tuple(
-        _prompt(batch, int(chunk), dtype, device) for chunk in np.nonzero(batch.lengths > 1)[0]
+        _prompt(batch, int(chunk), dtype, device, window)
+        for chunk in np.nonzero(batch.lengths > 1)[0]
     )
     return AttentionPlan(groups, prompts)
 
 
-def attention(query: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
+def attention(
+    query: Tensor,
+    cache: Tensor,
+    plan: AttentionPlan,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
     """Causal attention of query [T, heads, D]; gives [T, heads × D].
 
     cache: [2, slots, kv heads, D], keys before values; the chunks' own are in it already. Query
-    heads h × g … (h + 1) × g - 1 share the key/value head h.
+    heads h × g … (h + 1) × g - 1 share the key/value head h. scale: of the scores, 1/√D when None.
+    soft_cap: scores become soft_cap · tanh(scores / soft_cap) (Gemma 2, 2024, section 2).
     """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[2]
@@ -93,29 +114,53 @@ def attention(query: Tensor, cache: Tensor, plan: AttentionPlan) -> Tensor:
         values = cache[1].index_select(0, group.slots).view(shape).transpose(1, 2)
         # The heads that share keys become rows of one query.
         stacked = query[group.first : group.last].view(rows, num_kv_heads, -1, head_dim)
-        result = functional.scaled_dot_product_attention(stacked, keys, values, group.mask)
+        result = _attend(stacked, keys, values, group.mask, scale, soft_cap)
         out[group.first : group.last] = result.reshape(rows, num_heads, head_dim)
     for prompt in plan.prompts:
         keys = cache[0].index_select(0, prompt.slots).transpose(0, 1)[None]
         values = cache[1].index_select(0, prompt.slots).transpose(0, 1)[None]
         for tile in prompt.tiles:
-            result = functional.scaled_dot_product_attention(
+            result = _attend(
                 query[tile.first : tile.last].transpose(0, 1)[None],
-                keys[:, :, : tile.context],
-                values[:, :, : tile.context],
+                keys[:, :, tile.first_key : tile.last_key],
+                values[:, :, tile.first_key : tile.last_key],
                 tile.mask,
-                is_causal=tile.mask is None,
-                enable_gqa=True,
+                scale,
+                soft_cap,
             )
             out[tile.first : tile.last] = result[0].transpose(0, 1)
     return out.view(num_tokens, num_heads * head_dim)
 
 
-def _group_bounds(batch: RaggedBatch, token_bytes: int) -> Iterator[tuple[int, int]]:
-    """Neighbouring single-token chunks whose contexts are similar and small enough together."""
+def _attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float | None,
+    soft_cap: float | None,
+) -> Tensor:
+    """query [N, heads, Q, D] over keys and values [N, kv heads, K, D]; mask is added to scores."""
+    if soft_cap is None:
+        return functional.scaled_dot_product_attention(
+            query, keys, values, mask, scale=scale, enable_gqa=True
+        )
+    shared = query.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
+    scores = (query @ keys.transpose(-1, -2)).float() * (scale or query.shape[-1] ** -0.5)
+    scores = torch.tanh(scores / soft_cap) * soft_cap
+    if mask is not None:
+        scores += mask
+    return torch.softmax(scores, -1).to(values.dtype) @ values
+
+
+def _group_bounds(
+    batch: RaggedBatch, token_bytes: int, window: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Neighbouring single-token chunks that see similarly many and together few enough tokens."""
     first, longest, shortest = 0, 0, 0
-    for chunk, (length, context) in enumerate(
-        zip(batch.lengths.tolist(), batch.contexts.tolist(), strict=True)
+    for chunk, (length, seen) in enumerate(
+        zip(batch.lengths.tolist(), batch.seen(window).tolist(), strict=True)
     ):
         if length > 1:
             if first < chunk:
@@ -123,13 +168,13 @@ def _group_bounds(batch: RaggedBatch, token_bytes: int) -> Iterator[tuple[int, i
             first = chunk + 1
             continue
         if first == chunk:
-            longest = shortest = context
+            longest = shortest = seen
             continue
-        most, least = max(longest, context), min(shortest, context)
+        most, least = max(longest, seen), min(shortest, seen)
         too_big = (chunk + 1 - first) * most * token_bytes > _GROUP_BYTES
         if too_big or least < _GROUP_SPREAD * most:
             yield first, chunk
-            first, longest, shortest = chunk, context, context
+            first, longest, shortest = chunk, seen, seen
         else:
             longest, shortest = most, least
     if first < len(batch.lengths):
@@ -137,33 +182,43 @@ def _group_bounds(batch: RaggedBatch, token_bytes: int) -> Iterator[tuple[int, i
 
 
 def _group(
-    batch: RaggedBatch, first: int, last: int, dtype: torch.dtype, device: torch.device
+    batch: RaggedBatch,
+    first: int,
+    last: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    window: int | None,
 ) -> _Group:
-    contexts = batch.contexts[first:last]
-    longest = int(contexts.max())
-    slots = torch.from_numpy(batch.context_slots(first, last).reshape(-1)).to(device)
+    seen = batch.seen(window)[first:last]
+    longest = int(seen.max())
+    slots = torch.from_numpy(batch.last_slots(first, last, seen).reshape(-1)).to(device)
     mask = None
-    if int(contexts.min()) < longest:
-        hidden = torch.from_numpy(np.arange(longest) >= contexts[:, None]).to(device)
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
-        mask = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
+    if int(seen.min()) < longest:
+        mask = _mask(np.arange(longest) >= seen[:, None], dtype, device)[:, None, None]
     row = int(batch.first_rows[first])
     return _Group(row, row + last - first, longest, slots, mask)
 
 
-def _prompt(batch: RaggedBatch, chunk: int, dtype: torch.dtype, device: torch.device) -> _Prompt:
-    slots = torch.from_numpy(batch.context_slots(chunk, chunk + 1)[0]).to(device)
+def _prompt(
+    batch: RaggedBatch, chunk: int, dtype: torch.dtype, device: torch.device, window: int | None
+) -> _Prompt:
     start, length = int(batch.starts[chunk]), int(batch.lengths[chunk])
     row = int(batch.first_rows[chunk])
+    window = start + length if window is None else window
+    begin = max(0, start + 1 - window)  # of what the chunk's first query sees
+    slots = batch.last_slots(chunk, chunk + 1, np.array([start + length - begin]))[0]
     tiles = []
-    for offset in range(0, length, _TILE_QUERIES):
-        end = min(offset + _TILE_QUERIES, length)
-        context, queries = start + end, end - offset
-        mask = None
-        if context > queries:  # else the tile is a square, which the fused attention masks itself
-            mask = torch.zeros((queries, context), dtype=dtype, device=device)
-            mask[:, context - queries :] = torch.full(
-                (queries, queries), -torch.inf, dtype=dtype, device=device
-            ).triu_(1)
-        tiles.append(_Tile(row + offset, row + end, context, mask))
-    return _Prompt(slots, tuple(tiles))
+    for first in range(start, start + length, _TILE_QUERIES):
+        last = min(first + _TILE_QUERIES, start + length)
+        first_key = max(0, first + 1 - window)
+        queries, keys = np.arange(first, last)[:, None], np.arange(first_key, last)
+        mask = _mask((keys > queries) | (keys <= queries - window), dtype, device)
+        rows = (row + first - start, row + last - start)
+        tiles.append(_Tile(*rows, first_key - begin, last - begin, mask))
+    return _Prompt(torch.from_numpy(slots).to(device), tuple(tiles))
+
+
+def _mask(hidden: NDArray[np.bool_], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What is added to scores: 0, and -∞ where hidden."""
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
+    return mask.masked_fill_(torch.from_numpy(hidden).to(device), -torch.inf)
