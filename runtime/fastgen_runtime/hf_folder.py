@@ -3,7 +3,7 @@
 import json
 import math
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,15 +14,35 @@ from numpy.typing import NDArray
 
 from fastgen_runtime.model_config import invalid, unsupported
 
+WEIGHTS: Final = "model.safetensors"
+WEIGHTS_INDEX: Final = "model.safetensors.index.json"
 _DTYPES: Final = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "BF16": "<u2"}
 
 
 @dataclass(frozen=True, slots=True)
+class MappedTensor:
+    """A tensor as it lies in a mapped file: read-only, and read from disk when touched.
+
+    values: of the tensor's shape; uint16 where `is_bfloat16`. release: gives back the memory of
+    the pages that were read, which may be read again.
+    """
+
+    values: NDArray[Any]
+    is_bfloat16: bool
+    release: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor that is read when asked for: float32 or float16 of `shape`."""
+    """A tensor that is read when asked for: float32 or float16 of `shape`.
+
+    mapped: where its values are stored plainly; whoever wants another type than float32 reads them
+    from there without a copy in between.
+    """
 
     shape: tuple[int, ...]
     read: Callable[[], NDArray[Any]]
+    mapped: MappedTensor | None = None
 
 
 def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
@@ -48,13 +68,23 @@ def read_safetensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
+def shard_names(index: Mapping[str, Any]) -> list[str]:
+    """The files that model.safetensors.index.json names; raises ModelError."""
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict):
+        raise invalid(f"{WEIGHTS_INDEX} has no weight_map")
+    names = sorted(set(map(str, shards.values())))
+    if any(Path(name).name != name for name in names):
+        raise invalid(f"{WEIGHTS_INDEX} names a file outside its folder")
+    return names
+
+
 def _files(folder: Path) -> list[Path]:
-    index = read_json(folder / "model.safetensors.index.json")
-    if index:
-        names = sorted(set(map(str, dict(index.get("weight_map") or {}).values())))
-        if any(Path(name).name != name for name in names):
-            raise invalid("model.safetensors.index.json names a file outside its folder")
-        files = [folder / name for name in names]
+    # Whole files beside it may be the same weights in another layout.
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    if index := read_json(folder / WEIGHTS_INDEX):
+        files = [folder / name for name in shard_names(index)]
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -93,13 +123,20 @@ def _tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
 
 def _stored(data: mmap.mmap, offset: int, entry: dict[str, Any]) -> StoredTensor:
     dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+    raw = np.frombuffer(data, _DTYPES[dtype], math.prod(shape), offset).reshape(shape)
 
     def read() -> NDArray[Any]:
-        raw = np.frombuffer(data, _DTYPES[dtype], math.prod(shape), offset)
         if dtype == "BF16":  # the upper half of a float32
-            raw = (raw.astype(np.uint32) << 16).view(np.float32)
-        elif dtype == "F64":
-            raw = raw.astype(np.float32)
-        return raw.reshape(shape)
+            widened = raw.astype(np.uint32)
+            widened <<= 16
+            return widened.view(np.float32)
+        return raw.astype(np.float32) if dtype == "F64" else raw
 
-    return StoredTensor(shape, read)
+    def release() -> None:
+        # Pages that neighbours share stay.
+        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (offset + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            data.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    return StoredTensor(shape, read, MappedTensor(raw, dtype == "BF16", release))

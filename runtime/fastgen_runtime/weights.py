@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +10,7 @@ from fastgen_kernels.dispatch import Kernels
 from fastgen_kernels.torch_twins.linear import Linear
 from fastgen_runtime.hf_folder import StoredTensor
 from fastgen_runtime.model_config import ModelConfig, invalid
+from fastgen_runtime.tensor_reader import read_joined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +93,9 @@ class _Reader:
         self.unread = set(tensors)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._joined([(name, shape)])
+
+    def _stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         stored = self._tensors.get(name)
         if stored is None:
             raise invalid(f"the checkpoint has no tensor {name}")
@@ -102,17 +105,14 @@ class _Reader:
                 f"the configuration says {list(shape)}"
             )
         self.unread.discard(name)
-        values = stored.read()
-        if not values.flags.writeable:  # torch would warn about a view of the mapped file
-            values = np.array(values)
-        return torch.from_numpy(values).to(self._device, self._dtype)
+        return stored
 
     def linear(self, parts: list[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:
         """One layer of the named ones, their outputs side by side."""
-        weight = _join([self.tensor(f"{name}.weight", (size, inputs)) for name, size in parts])
-        biases = [self.tensor(f"{name}.bias", (size,)) for name, size in parts if bias]
-        return self._kernels.pack_linear(weight, _join(biases) if biases else None)
+        weight = self._joined([(f"{name}.weight", (size, inputs)) for name, size in parts])
+        biases = self._joined([(f"{name}.bias", (size,)) for name, size in parts]) if bias else None
+        return self._kernels.pack_linear(weight, biases)
 
-
-def _join(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    def _joined(self, parts: list[tuple[str, tuple[int, ...]]]) -> Tensor:
+        stored = [self._stored(name, shape) for name, shape in parts]
+        return read_joined(stored, self._dtype, self._device)
