@@ -1,6 +1,5 @@
 """The forward pass of the Llama family over a ragged batch (Touvron et al., 2023, section 2.2)."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,8 @@ from torch import Tensor
 
 from fastgen_kernels.activation import Activation
 from fastgen_kernels.dispatch import Kernels
-from fastgen_runtime.model_config import ModelConfig, RopeKind, RopeScaling
+from fastgen_runtime.model_config import ModelConfig
+from fastgen_runtime.rotary import attention_factor, frequencies
 from fastgen_runtime.weights import Weights
 
 
@@ -34,9 +34,11 @@ class Model:
         self._weights = weights
         self._kernels = kernels
         dtype, device = weights.embedding.dtype, weights.embedding.device
-        angles = torch.outer(torch.arange(max_positions).float(), rotary_frequencies(config))
-        self._cos = angles.cos()[:, None].to(device, dtype)
-        self._sin = angles.sin()[:, None].to(device, dtype)
+        rope = config.rope_scaling
+        per_position = frequencies(config.head_dim, config.rope_theta, rope, max_positions)
+        angles = torch.outer(torch.arange(max_positions).float(), per_position)
+        self._cos = (angles.cos() * attention_factor(rope))[:, None].to(device, dtype)
+        self._sin = (angles.sin() * attention_factor(rope))[:, None].to(device, dtype)
 
     def forward(self, inputs: Inputs, cache: Tensor) -> Tensor:
         """Logits [wanted rows, vocabulary]; writes into cache [layers, 2, slots, kv heads, D]."""
@@ -73,28 +75,3 @@ class Model:
             x = layer.down(kernels.gate(layer.gate_up(x), Activation.SILU))
             x, residual = kernels.add_rms_norm(x, residual, next_norm, config.norm_eps)
         return x[inputs.wanted_rows]
-
-
-def rotary_frequencies(config: ModelConfig) -> Tensor:
-    """[head_dim / 2] angle per position of each pair, scaled as the model wants it."""
-    exponents = torch.arange(0, config.head_dim, 2).float() / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
-    scaling = config.rope_scaling
-    match scaling.kind:
-        case RopeKind.DEFAULT:
-            return frequencies
-        case RopeKind.LINEAR:
-            return frequencies / scaling.factor
-        case RopeKind.FACTORS:
-            return frequencies / torch.tensor(scaling.factors)
-        case RopeKind.LLAMA3:
-            return _llama3_frequencies(frequencies, scaling)
-
-
-def _llama3_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Keeps short wavelengths, divides long ones by the factor, blends in between (Llama 3.1)."""
-    wavelengths = 2 * math.pi / frequencies
-    turns = scaling.original_max_positions / wavelengths
-    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = share.clamp(0, 1)
-    return frequencies * kept + frequencies / scaling.factor * (1 - kept)
