@@ -14,16 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from fastgen_runtime.architectures import config_from_hf
 from fastgen_runtime.chat_template import ChatTemplate
+from fastgen_runtime.gguf_config import config_from_gguf
 from fastgen_runtime.gguf_file import GGUFFile, GGUFTensor, dequantize, read_gguf
 from fastgen_runtime.hf_folder import StoredTensor, read_json, read_safetensors
-from fastgen_runtime.model_config import (
-    ModelConfig,
-    config_from_gguf,
-    config_from_hf,
-    invalid,
-    unsupported,
-)
+from fastgen_runtime.model_config import ModelConfig, invalid, unsupported
 from fastgen_runtime.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
 
 _GGUF_NAMES: Final = {

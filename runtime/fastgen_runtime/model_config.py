@@ -1,14 +1,11 @@
 """What a checkpoint says about its model, whatever its file format."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
+from fastgen_kernels.activation import Activation
 from fastgen_runtime.startup_error import ModelError
-
-SUPPORTED_ARCHITECTURES: Final = ("LlamaForCausalLM",)
 
 
 class RopeKind(StrEnum):
@@ -50,9 +47,51 @@ class RopeScaling:
     truncate: bool = True
 
 
+class NormKind(StrEnum):
+    """RMS: root mean square norm. LAYER: layer norm."""
+
+    RMS = "rms"
+    LAYER = "layer"
+
+
+class Block(StrEnum):
+    """How a layer's attention A and feed-forward F are put together; N, M: its norms."""
+
+    PRE_NORM = "pre_norm"
+    """y = x + A(N(x)); y + F(M(y))"""
+    POST_NORM = "post_norm"
+    """y = N(x + A(x)); M(y + F(y))"""
+    PARALLEL = "parallel"
+    """x + A(N(x)) + F(N(x))"""
+    PARALLEL_NORMS = "parallel_norms"
+    """x + A(N(x)) + F(M(x))"""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward part of the layers whose `layers` is true.
+
+    count: experts of a layer. per_token: how many compute each token. renormalise: the weights of
+    a token's experts add up to 1.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    renormalise: bool
+    layers: tuple[bool, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a Llama-family model; `dtype` is what the checkpoint stores, when it says so."""
+    """Shape of a decoder; `dtype` is what the checkpoint stores, when it says so.
+
+    max_positions: most tokens of a request. rotary_dim: dimensions of a head that are rotated; 0:
+    none, None: all. position_offset: set for learned positions: that of the first one's row.
+    embedding_size: width of embedding and output, where it is not hidden_size. norm_affine: norms
+    have weights. windows: for each layer how many tokens a query sees, itself included, None for
+    all; empty: all see all.
+    """
 
     architecture: str
     num_layers: int
@@ -67,8 +106,23 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: RopeScaling
     tied_embeddings: bool
-    attention_bias: bool = False
+    rotary_dim: int | None = None
+    position_offset: int | None = None
+    embedding_size: int | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
+    norm: NormKind = NormKind.RMS
+    norm_bias: bool = False
+    norm_affine: bool = True
+    final_norm: bool = True
+    query_key_norm: bool = False
+    block: Block = Block.PRE_NORM
+    activation: Activation = Activation.SILU
+    gated: bool = True
+    windows: tuple[int | None, ...] = ()
+    experts: Experts | None = None
     dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -83,8 +137,34 @@ class ModelConfig:
                 f"the model's {self.num_heads} heads are no multiple of "
                 f"its {self.num_kv_heads} key/value heads"
             )
-        if self.head_dim % 2:
-            raise invalid(f"the model's head_dim is {self.head_dim}: rotary embedding needs pairs")
+        if self.rotated % 2:
+            of_them = "" if self.rotated == self.head_dim else f", {self.rotated} of it rotated"
+            raise invalid(
+                f"the model's head_dim is {self.head_dim}{of_them}: rotary embedding needs pairs"
+            )
+        if not 0 <= self.rotated <= self.head_dim:
+            raise invalid(f"the model rotates {self.rotated} of {self.head_dim} dimensions")
+        if self.windows and len(self.windows) != self.num_layers:
+            raise invalid(f"the model has {len(self.windows)} windows for {self.num_layers} layers")
+        if any(window is not None and window < 1 for window in self.windows):
+            raise invalid("the model's sliding_window is below 1")
+        if (experts := self.experts) and not 1 <= experts.per_token <= experts.count:
+            raise invalid(f"the model uses {experts.per_token} of {experts.count} experts")
+
+    @property
+    def rotated(self) -> int:
+        """Dimensions of a head that are rotated."""
+        return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+    def window(self, layer: int) -> int | None:
+        """Tokens that a query of the layer sees, itself included; None: all."""
+        window = self.windows[layer] if self.windows else None
+        return None if window is None or window >= self.max_positions else window
+
+    @property
+    def distinct_windows(self) -> tuple[int | None, ...]:
+        """Each of the layers' windows once."""
+        return tuple(dict.fromkeys(map(self.window, range(self.num_layers))))
 
 
 def invalid(sentence: str) -> ModelError:
@@ -95,143 +175,3 @@ def invalid(sentence: str) -> ModelError:
 def unsupported(sentence: str) -> ModelError:
     """The files are fine, but this version cannot run them."""
     return ModelError(StartupFailure.MODEL_UNSUPPORTED, sentence)
-
-
-def unsupported_architecture(name: str) -> ModelError:
-    """Says what was found and what would run."""
-    return unsupported(
-        f"the architecture {name} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
-    )
-
-
-def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
-    """From a Hugging Face config.json; both the old `rope_scaling` and `rope_parameters`."""
-    architectures = raw.get("architectures") or [raw.get("model_type", "unnamed")]
-    if not isinstance(architectures, list):
-        raise invalid(f"the model's architectures is {architectures!r}: a list is needed")
-    architecture = str(architectures[0])
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        raise unsupported_architecture(architecture)
-    if raw.get("hidden_act", "silu") != "silu":
-        raise unsupported(f"the activation {raw['hidden_act']} is not supported; supported: silu")
-    if quantization := _mapping(raw, "quantization_config"):
-        method = quantization.get("quant_method", "an unnamed method")
-        raise unsupported(
-            f"checkpoints quantised with {method} are not supported in safetensors form: "
-            "use an unquantised checkpoint or a GGUF file"
-        )
-    hidden_size, num_heads = _integer(raw, "hidden_size"), _integer(raw, "num_attention_heads")
-    rope = _mapping(raw, "rope_parameters")
-    max_positions = _integer(raw, "max_position_embeddings", 2048)
-    return ModelConfig(
-        architecture=architecture,
-        num_layers=_integer(raw, "num_hidden_layers"),
-        hidden_size=hidden_size,
-        intermediate_size=_integer(raw, "intermediate_size"),
-        num_heads=num_heads,
-        num_kv_heads=_integer(raw, "num_key_value_heads", num_heads),
-        head_dim=_integer(raw, "head_dim", hidden_size // max(num_heads, 1)),
-        vocab_size=_integer(raw, "vocab_size"),
-        max_positions=max_positions,
-        norm_eps=_number(raw, "rms_norm_eps", 1e-6),
-        rope_theta=_number(rope, "rope_theta", _number(raw, "rope_theta", 10_000.0)),
-        rope_scaling=_rope_scaling(rope or _mapping(raw, "rope_scaling"), max_positions),
-        tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        dtype=raw.get("dtype") or raw.get("torch_dtype"),
-    )
-
-
-def config_from_gguf(metadata: Mapping[str, Any], rope_factors: tuple[float, ...]) -> ModelConfig:
-    """From a GGUF file's metadata; rope_factors: its tensor `rope_freqs.weight`, else empty."""
-    architecture = str(metadata.get("general.architecture", "unnamed"))
-    if architecture != "llama":
-        raise unsupported(
-            f"the GGUF architecture {architecture} is not supported; supported: llama"
-        )
-    values = {
-        key.removeprefix("llama."): value
-        for key, value in metadata.items()
-        if key.startswith("llama.")
-    }
-    if values.get("expert_count"):
-        raise unsupported("mixture-of-experts GGUF files are not supported")
-    hidden_size, num_heads = (
-        _integer(values, "embedding_length"),
-        _integer(values, "attention.head_count"),
-    )
-    head_dim = _integer(values, "attention.key_length", hidden_size // max(num_heads, 1))
-    for name in ("attention.value_length", "rope.dimension_count"):
-        if _integer(values, name, head_dim) != head_dim:
-            raise unsupported(f"a {name} that differs from the head's {head_dim} is not supported")
-    tokens = metadata.get("tokenizer.ggml.tokens") or ()
-    return ModelConfig(
-        architecture="LlamaForCausalLM",
-        num_layers=_integer(values, "block_count"),
-        hidden_size=hidden_size,
-        intermediate_size=_integer(values, "feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=_integer(values, "attention.head_count_kv", num_heads),
-        head_dim=head_dim,
-        vocab_size=_integer(values, "vocab_size", len(tokens)),
-        max_positions=_integer(values, "context_length"),
-        norm_eps=_number(values, "attention.layer_norm_rms_epsilon", 1e-5),
-        rope_theta=_number(values, "rope.freq_base", 10_000.0),
-        rope_scaling=_gguf_rope_scaling(values, rope_factors),
-        tied_embeddings=False,
-    )
-
-
-def _rope_scaling(raw: Mapping[str, Any], max_positions: int) -> RopeScaling:
-    kind = str(raw.get("rope_type") or raw.get("type") or "default")
-    if kind not in ("default", "linear", "llama3"):
-        raise unsupported(
-            f"rope scaling {kind} is not supported; supported: default, linear, llama3"
-        )
-    if kind == "default":
-        return RopeScaling()
-    if kind == "linear":
-        return RopeScaling(RopeKind.LINEAR, _number(raw, "factor"))
-    return RopeScaling(
-        RopeKind.LLAMA3,
-        _number(raw, "factor"),
-        _number(raw, "low_freq_factor"),
-        _number(raw, "high_freq_factor"),
-        _integer(raw, "original_max_position_embeddings", max_positions),
-    )
-
-
-def _gguf_rope_scaling(values: Mapping[str, Any], factors: tuple[float, ...]) -> RopeScaling:
-    kind = str(values.get("rope.scaling.type", "none"))
-    if kind not in ("none", "linear"):
-        raise unsupported(f"rope scaling {kind} is not supported; supported: none, linear")
-    factor = _number(values, "rope.scaling.factor", 1.0)
-    if factors:
-        if factor != 1.0:
-            raise unsupported("rope factors together with a rope scaling factor are not supported")
-        return RopeScaling(RopeKind.FACTORS, factors=factors)
-    return RopeScaling(RopeKind.LINEAR, factor) if kind == "linear" else RopeScaling()
-
-
-def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name) or {}
-    if not isinstance(value, dict):
-        raise invalid(f"the model's {name} is {value!r}: an object is needed")
-    return value
-
-
-def _number(raw: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = raw.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise invalid(f"the model's {name} is {value!r}: a number is needed")
-    return float(value)
-
-
-def _integer(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = raw.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(f"the model's {name} is {value!r}: an integer is needed")
-    return value

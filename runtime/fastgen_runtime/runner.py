@@ -146,9 +146,12 @@ class Runner:
             token_ids=torch.tensor([token for chunk in chunks for token in chunk.token_ids]),
             positions=torch.from_numpy(batch.positions),
             write_slots=torch.from_numpy(batch.write_slots),
-            attention_plan=self._kernels.plan_attention(
-                batch, self._token_bytes, self.cache.dtype, self.cache.device
-            ),
+            attention_plans={
+                window: self._kernels.plan_attention(
+                    batch, self._token_bytes, self.cache.dtype, self.cache.device, window
+                )
+                for window in self._config.distinct_windows
+            },
             wanted_rows=torch.from_numpy(last_rows[np.array(wanted, np.int64)]),
         )
         return self._model.forward(inputs, self._slots)

@@ -3,33 +3,76 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
+from fastgen_kernels.torch_twins.experts import Expert
 from fastgen_kernels.torch_twins.linear import Linear
+from fastgen_runtime.architectures import tensor_names
 from fastgen_runtime.hf_folder import StoredTensor
-from fastgen_runtime.model_config import ModelConfig, invalid
-from fastgen_runtime.tensor_reader import read_joined
+from fastgen_runtime.model_config import Block, Experts, ModelConfig, invalid
+from fastgen_runtime.shard import Shard
+from fastgen_runtime.tensor_names import ExpertNames, QKVOrder, TensorNames
+from fastgen_runtime.tensor_reader import Rows
+from fastgen_runtime.weight_reader import Part, WeightReader
+
+WHOLE = Shard()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerWeights:
-    """qkv: queries, keys and values in one layer; gate_up: both halves of the gated layer."""
+class Norm:
+    """weight, bias: [H]; bias is None for norms without."""
 
-    input_norm: Tensor
-    qkv: Linear
-    output: Linear
-    feed_forward_norm: Tensor
-    gate_up: Linear
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeedForward:
+    """up: [T, H] to [T, I], or to gates and values [T, 2 I] in one; down: [T, I] to [T, H]."""
+
+    up: Linear
     down: Linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """router: [T, H] to [T, experts], of which `experts_per_token` compute each token."""
+
+    router: Linear
+    experts: tuple[Expert, ...]
+    experts_per_token: int
+    renormalise: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """qkv: queries, keys and values in one layer. query_norm, key_norm: [D].
+
+    feed_forward_norm: None where attention and feed-forward share a norm.
+    """
+
+    attention_norm: Norm
+    qkv: Linear
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    output: Linear
+    feed_forward_norm: Norm | None
+    feed_forward: FeedForward | Mixture
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Weights:
+    """positions: [max positions + offset, H]. project_in, project_out: to and from H."""
+
     embedding: Tensor
+    positions: Tensor | None
+    project_in: Linear | None
     layers: tuple[LayerWeights, ...]
-    norm: Tensor
+    norm: Norm | None
+    project_out: Linear | None
     lm_head: Linear
 
 
@@ -39,80 +82,181 @@ def load_weights(
     kernels: Kernels,
     dtype: torch.dtype,
     device: torch.device,
+    shard: Shard = WHOLE,
 ) -> Weights:
-    """Reads every tensor once; raises ModelError naming what is missing, too many or misshapen."""
-    reader = _Reader(tensors, kernels, dtype, device)
-    hidden, heads = config.hidden_size, config.head_dim * config.num_heads
-    kv_heads, inner = config.head_dim * config.num_kv_heads, config.intermediate_size
-    layers = []
-    for number in range(config.num_layers):
-        prefix = f"model.layers.{number}"
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        qkv = [(f"{attention}.{part}_proj", size) for part, size in
-               (("q", heads), ("k", kv_heads), ("v", kv_heads))]  # fmt: skip
-        gate_up = [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)]
-        layers.append(
-            LayerWeights(
-                reader.tensor(f"{prefix}.input_layernorm.weight", (hidden,)),
-                reader.linear(qkv, hidden, bias=config.attention_bias),
-                reader.linear([(f"{attention}.o_proj", hidden)], heads, bias=config.attention_bias),
-                reader.tensor(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
-                reader.linear(gate_up, hidden, bias=config.mlp_bias),
-                reader.linear([(f"{mlp}.down_proj", hidden)], inner, bias=config.mlp_bias),
-            )
-        )
-    embedding = reader.tensor("model.embed_tokens.weight", (config.vocab_size, hidden))
-    norm = reader.tensor("model.norm.weight", (hidden,))
+    """Reads every tensor once, or this shard's part of it; config: the whole model's.
+
+    Raises ModelError naming what is missing, too many or misshapen.
+    """
+    names = tensor_names(config)
+    reader = WeightReader(tensors, names, kernels, dtype, device)
+    loader = _Loader(config, names, reader, shard)
+    layers = tuple(loader.layer(number) for number in range(config.num_layers))
+    hidden, base = config.hidden_size, reader.base
+    width = config.embedding_size or hidden
+    embedding = reader.tensor(f"{base}{names.embedding}.weight", (config.vocab_size, width))
+    positions = project_in = project_out = None
+    if config.position_offset is not None:
+        rows = config.max_positions + config.position_offset
+        positions = reader.tensor(f"{base}{names.positions}.weight", (rows, hidden))
+    if width != hidden:
+        project_in = reader.linear([Part(base + names.project_in, hidden)], width)
+        project_out = reader.linear([Part(base + names.project_out, width)], hidden)
+    norm = loader.norm(base + names.final_norm) if config.final_norm else None
     if config.tied_embeddings:
-        reader.unread.discard("lm_head.weight")  # a copy of the embedding, where it is stored
+        reader.unread.discard(f"{reader.head}.weight")  # a copy of the embedding, where stored
         lm_head = kernels.pack_linear(embedding, None)
     else:
-        lm_head = reader.linear([("lm_head", config.vocab_size)], hidden, bias=False)
+        head = Part(reader.head, config.vocab_size)
+        lm_head = reader.linear([head], width, bias=config.head_bias)
     if reader.unread:
         raise invalid(
             f"the checkpoint holds tensors that this model has no place for: "
             f"{', '.join(sorted(reader.unread)[:3])}"
         )
-    return Weights(embedding, tuple(layers), norm, lm_head)
+    return Weights(embedding, positions, project_in, layers, norm, project_out, lm_head)
 
 
-class _Reader:
-    """Hands out tensors and remembers which nobody has asked for."""
+class _Loader:
+    """Builds a shard's layers of what a reader hands out."""
 
     def __init__(
-        self,
-        tensors: Mapping[str, StoredTensor],
-        kernels: Kernels,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, config: ModelConfig, names: TensorNames, reader: WeightReader, shard: Shard
     ) -> None:
-        self._tensors = tensors
-        self._kernels = kernels
-        self._dtype = dtype
-        self._device = device
-        self.unread = set(tensors)
+        self._config = config
+        self._names = names
+        self._reader = reader
+        self._shard = shard
+        self._first_rank = shard.rank == 0
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self._joined([(name, shape)])
+    def layer(self, number: int) -> LayerWeights:
+        config, names, reader = self._config, self._names, self._reader
+        prefix = f"{reader.base}{names.layers}{number}."
+        norms: list[Tensor | None] = [None, None]
+        if config.query_key_norm:
+            norms = [
+                reader.tensor(f"{prefix}{name}.weight", (config.head_dim,))
+                for name in (names.query_norm, names.key_norm)
+            ]
+        shared_norm = config.block is Block.PARALLEL
+        experts = config.experts if config.experts and config.experts.layers[number] else None
+        return LayerWeights(
+            attention_norm=self.norm(prefix + names.attention_norm),
+            qkv=self._qkv(prefix),
+            query_norm=norms[0],
+            key_norm=norms[1],
+            output=self._output(prefix),
+            feed_forward_norm=None if shared_norm else self.norm(prefix + names.feed_forward_norm),
+            feed_forward=self._mixture(prefix, experts, names.experts)
+            if experts and names.experts
+            else self._feed_forward(prefix),
+        )
 
-    def _stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        stored = self._tensors.get(name)
-        if stored is None:
-            raise invalid(f"the checkpoint has no tensor {name}")
-        if stored.shape != shape:
-            raise invalid(
-                f"tensor {name} has the shape {list(stored.shape)}; "
-                f"the configuration says {list(shape)}"
-            )
-        self.unread.discard(name)
-        return stored
+    def norm(self, name: str) -> Norm:
+        shape = (self._config.hidden_size,)
+        if not self._config.norm_affine:
+            return Norm(self._reader.ones(shape), None)
+        weight = self._reader.tensor(f"{name}.weight", shape)
+        bias = self._reader.tensor(f"{name}.bias", shape) if self._config.norm_bias else None
+        return Norm(weight, bias)
 
-    def linear(self, parts: list[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:
-        """One layer of the named ones, their outputs side by side."""
-        weight = self._joined([(f"{name}.weight", (size, inputs)) for name, size in parts])
-        biases = self._joined([(f"{name}.bias", (size,)) for name, size in parts]) if bias else None
-        return self._kernels.pack_linear(weight, biases)
+    def _qkv(self, prefix: str) -> Linear:
+        config, names = self._config, [prefix + name for name in self._names.qkv]
+        rows = qkv_rows(config, self._names.qkv_order, self._shard)
+        counts = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        sizes = [count * config.head_dim for count in counts]
+        if len(names) == 1:
+            parts = [Part(names[0], sum(sizes), np.concatenate(rows))]
+        else:
+            starts = (0, sizes[0], sizes[0] + sizes[1])
+            parts = [
+                Part(name, size, some - start)
+                for name, size, some, start in zip(names, sizes, rows, starts, strict=True)
+            ]
+        return self._reader.linear(parts, config.hidden_size, bias=config.qkv_bias)
 
-    def _joined(self, parts: list[tuple[str, tuple[int, ...]]]) -> Tensor:
-        stored = [self._stored(name, shape) for name, shape in parts]
-        return read_joined(stored, self._dtype, self._device)
+    def _output(self, prefix: str) -> Linear:
+        config = self._config
+        heads = self._shard.part(config.num_heads)
+        return self._reader.linear(
+            [Part(prefix + self._names.output, config.hidden_size)],
+            config.num_heads * config.head_dim,
+            bias=config.output_bias,
+            columns=range(heads.start * config.head_dim, heads.stop * config.head_dim),
+            add_bias=self._first_rank,
+        )
+
+    def _feed_forward(self, prefix: str) -> FeedForward:
+        config = self._config
+        inner = config.intermediate_size
+        part = self._shard.part(inner)
+        rows = np.array(part)
+        names = [prefix + name for name in self._names.up]
+        if config.gated and len(names) == 1:
+            ups = [Part(names[0], 2 * inner, np.concatenate([rows, inner + rows]))]
+        else:
+            ups = [Part(name, inner, rows) for name in names]
+        return FeedForward(
+            self._reader.linear(ups, config.hidden_size, bias=config.mlp_bias),
+            self._reader.linear(
+                [Part(prefix + self._names.down, config.hidden_size)],
+                inner,
+                bias=config.mlp_bias,
+                columns=part,
+                add_bias=self._first_rank,
+            ),
+        )
+
+    def _mixture(self, prefix: str, config: Experts, names: ExpertNames) -> Mixture:
+        reader = self._reader
+        hidden, inner = self._config.hidden_size, config.intermediate_size
+        part = self._shard.part(inner)
+        rows = np.array(part)
+        stacked = prefix + names.stacked
+        if f"{stacked}.gate_up_proj" in reader:
+            router = prefix + names.stacked_router
+            both = np.concatenate([rows, inner + rows])
+            shape = (config.count, 2 * inner, hidden)
+            ups = reader.stacked(f"{stacked}.gate_up_proj", shape, both)
+            shape = (config.count, hidden, inner)
+            downs = reader.stacked(f"{stacked}.down_proj", shape, columns=part)
+        else:
+            router = prefix + names.router
+            each = [prefix + names.each.format(number) for number in range(config.count)]
+            ups = [
+                reader.linear(
+                    [Part(f"{one}.{name}", inner, rows) for name in (names.gate, names.up)], hidden
+                )
+                for one in each
+            ]
+            downs = [
+                reader.linear([Part(f"{one}.{names.down}", hidden)], inner, columns=part)
+                for one in each
+            ]
+        return Mixture(
+            reader.linear([Part(router, config.count)], hidden),
+            tuple(map(Expert, ups, downs)),
+            config.per_token,
+            config.renormalise,
+        )
+
+
+def qkv_rows(config: ModelConfig, order: QKVOrder, shard: Shard) -> tuple[Rows, Rows, Rows]:
+    """Rows of the shard's queries, keys and values in a layer that holds those of all heads."""
+    queries = np.array(shard.part(config.num_heads))
+    groups = np.array(shard.part(config.num_kv_heads))
+    per_group = config.num_heads // config.num_kv_heads
+    match order:
+        case QKVOrder.BLOCKS:
+            keys = config.num_heads + groups
+            values = keys + config.num_kv_heads
+        case QKVOrder.GROUPS:
+            queries = queries // per_group * (per_group + 2) + queries % per_group
+            keys = groups * (per_group + 2) + per_group
+            values = keys + 1
+    return _rows(queries, config), _rows(keys, config), _rows(values, config)
+
+
+def _rows(heads: Rows, config: ModelConfig) -> Rows:
+    within: Rows = heads[:, None] * config.head_dim + np.arange(config.head_dim)
+    return within.reshape(-1)

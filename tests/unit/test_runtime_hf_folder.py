@@ -78,8 +78,13 @@ def test_bfloat16_and_shards(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM is not supported; supported: "),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope scaling yarn"),
+        ({"hidden_act": "relu2"}, "the activation relu2 is not supported; supported: gelu, "),
+        ({"rope_scaling": {"rope_type": "axial", "factor": 2}}, "rope scaling axial"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "differ between layers",
+        ),
+        ({"architectures": ["FalconForCausalLM"], "alibi": True}, "Falcon with alibi positions"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
     ],
 )
