@@ -5,6 +5,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from fastgen_api.names import StartupFailure
+from fastgen_runtime.hub_source import SCHEME as HUB_SCHEME
+from fastgen_runtime.hub_source import parse_hub_source
 from fastgen_runtime.smollm2 import fetch_smollm2
 from fastgen_runtime.startup_error import ModelError
 
@@ -19,11 +21,16 @@ class ModelSourceError(ModelError):
 def fetch(source: str) -> Path:
     """The local GGUF file or Hugging Face folder that `source` names.
 
-    source: `file:///path`, a plain path, or `smollm2` (a file of this name is `./smollm2`). Raises
-    ModelError.
+    source: `file:///path`, a plain path, `hf://owner/name[@revision][/file.gguf]`, or `smollm2` (a
+    file of this name is `./smollm2`). Raises ModelError.
     """
     if source == SMOLLM2:
         return fetch_smollm2()
+    if source.startswith(HUB_SCHEME):
+        # Only whoever names the hub pays for its library.
+        from fastgen_runtime.hub import fetch_hub
+
+        return fetch_hub(parse_hub_source(source))
     path = _local_path(source)
     if not path.exists():
         raise ModelSourceError(
@@ -39,6 +46,8 @@ def model_name(source: str, path: Path) -> str:
     """
     if source == SMOLLM2:
         return SMOLLM2
+    if source.startswith(HUB_SCHEME):
+        return parse_hub_source(source).repository
     # A folder's name may hold a dot that begins no suffix.
     return path.stem if path.is_file() else path.name
 
@@ -46,7 +55,8 @@ def model_name(source: str, path: Path) -> str:
 def _local_path(source: str) -> Path:
     if not source.strip():
         raise ModelSourceError(
-            StartupFailure.MODEL_NOT_FOUND, "the model source is empty: give file:///path"
+            StartupFailure.MODEL_NOT_FOUND,
+            "the model source is empty: give hf://owner/name or file:///path",
         )
     if "://" not in source:
         return Path(source).expanduser().absolute()
@@ -55,7 +65,7 @@ def _local_path(source: str) -> Path:
         raise ModelSourceError(
             StartupFailure.MODEL_UNSUPPORTED,
             f"model sources with the scheme {parts.scheme}:// are not supported yet: "
-            "give file:///path of a GGUF file or a Hugging Face folder",
+            "give hf://owner/name, or file:///path of a GGUF file or a Hugging Face folder",
         )
     if parts.netloc not in ("", "localhost"):
         raise ModelSourceError(
