@@ -1,6 +1,9 @@
 """Turns a checked generation and its tokens into a request for the engine, or refuses it."""
 
+import hashlib
 import secrets
+from dataclasses import replace
+from typing import TypeVar
 
 from fastgen_runtime.checkpoint import GenerationDefaults
 from fastgen_runtime.generation import (
@@ -17,6 +20,8 @@ from fastgen_runtime.prompt import prompt_length
 from fastgen_runtime.request import NewRequest
 from fastgen_runtime.step import Sampling
 from fastgen_runtime.text_bound import TextBound
+
+_Number = TypeVar("_Number", int, float)
 
 
 def max_body_bytes(max_length: int) -> int:
@@ -53,19 +58,84 @@ def new_request(
     token_ids: list[int],
     max_length: int,
     defaults: GenerationDefaults,
+    arrived: float = 0.0,
 ) -> NewRequest:
-    """Fills in what the client left out; raises RequestError when the prompt leaves no room."""
+    """The request of the first choice, with what the client left out filled in.
+
+    Raises RequestError when the prompt leaves no room.
+    """
     room = max_length - len(token_ids)
     if room < 1:
         raise _too_long(generation.prompt, len(token_ids), max_length)
-    seed = secrets.randbits(64) if generation.seed is None else generation.seed % 2**64
-    sampling = Sampling(
-        temperature=_first(generation.temperature, defaults.temperature, 1.0),
-        top_p=_first(generation.top_p, defaults.top_p, 1.0),
-        seed=seed,
+    if generation.min_tokens > room:
+        raise invalid(
+            "min_tokens", f"is {generation.min_tokens}, and the prompt leaves room for {room} only"
+        )
+    # An answer of no tokens at all is wanted for its prompt, which one token makes computed.
+    max_tokens = room if generation.max_tokens is None else max(1, generation.max_tokens)
+    return NewRequest(
+        request_id=engine_id,
+        prompt_token_ids=token_ids,
+        max_tokens=min(room, max_tokens),
+        sampling=_sampling(generation, defaults),
+        ignore_eos=generation.ignore_eos,
+        min_tokens=generation.min_tokens,
+        stop_token_ids=tuple(generation.stop_token_ids),
+        priority=generation.priority,
+        arrived=arrived,
+        deadline=generation.deadline,
+        num_prompt_logprobs=generation.num_prompt_logprobs,
+        grammar=generation.grammar,
     )
-    max_tokens = min(room, generation.max_tokens or room)
-    return NewRequest(engine_id, token_ids, max_tokens, sampling, generation.ignore_eos)
+
+
+def requests_of_choices(first: NewRequest, num_choices: int) -> list[NewRequest]:
+    """A request per choice, the first one's blocks shared by the group.
+
+    A single one stays as it is. The prompt's log probabilities are the first one's to compute:
+    who shares blocks computes nothing to tell them from.
+    """
+    if num_choices == 1:
+        return [first]
+    group = first.request_id
+    first = replace(first, request_id=f"{group}.0", group=group)
+    others = [
+        replace(
+            first,
+            request_id=f"{group}.{index}",
+            sampling=replace(first.sampling, seed=choice_seed(first.sampling.seed, index)),
+            num_prompt_logprobs=None,
+        )
+        for index in range(1, num_choices)
+    ]
+    return [first, *others]
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of a choice: the request's own for the first one.
+
+    Hashed, so that neighbouring seeds' choices have nothing in common.
+    """
+    if not index:
+        return seed
+    key = seed.to_bytes(8, "little") + index.to_bytes(8, "little")
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+
+
+def _sampling(generation: Generation, defaults: GenerationDefaults) -> Sampling:
+    seed = secrets.randbits(64) if generation.seed is None else generation.seed % 2**64
+    return Sampling(
+        temperature=_first(generation.temperature, defaults.temperature, 1.0),
+        top_k=_first(generation.top_k, defaults.top_k, 0),
+        top_p=_first(generation.top_p, defaults.top_p, 1.0),
+        min_p=_first(generation.min_p, defaults.min_p, 0.0),
+        repetition_penalty=_first(generation.repetition_penalty, defaults.repetition_penalty, 1.0),
+        frequency_penalty=_first(generation.frequency_penalty, 0.0),
+        presence_penalty=_first(generation.presence_penalty, 0.0),
+        logit_bias=dict(generation.logit_bias),
+        seed=seed,
+        num_logprobs=generation.num_logprobs,
+    )
 
 
 def _check_bytes(prompt: TextPrompt | ChatPrompt, max_length: int, bound: TextBound) -> None:
@@ -96,5 +166,5 @@ def _too_long(prompt: Prompt, num_tokens: int, max_length: int) -> RequestError:
     )
 
 
-def _first(*values: float | None) -> float:
+def _first(*values: _Number | None) -> _Number:
     return next(value for value in values if value is not None)

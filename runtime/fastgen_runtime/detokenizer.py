@@ -6,7 +6,7 @@ growth is the new text; the window begins with the tokens of the piece before.
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from tokenizers import Tokenizer, decoders
@@ -40,9 +40,14 @@ class Vocabulary:
         self._is_byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
         self._bytes: dict[int, bytes] = {}
 
-    def detokenizer(self) -> Detokenizer:
-        """A detokenizer for one answer."""
-        return ByteLevelDetokenizer(self) if self._is_byte_level else WindowDetokenizer(self)
+    def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
+        """A detokenizer for one answer. shown_ids: special tokens that have a text in it."""
+        plain = ByteLevelDetokenizer(self) if self._is_byte_level else WindowDetokenizer(self)
+        return ShowingDetokenizer(self, plain, shown_ids) if shown_ids else plain
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """The text of all of them; special tokens have none."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes of a byte-level token; none for special and unknown ones."""
@@ -112,6 +117,27 @@ class WindowDetokenizer:
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+
+class ShowingDetokenizer:
+    """Writes out some special tokens; around them the text is as it is without."""
+
+    __slots__ = ("_plain", "_shown", "_vocabulary")
+
+    def __init__(
+        self, vocabulary: Vocabulary, plain: Detokenizer, shown_ids: Collection[int]
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._plain = plain
+        self._shown = frozenset(shown_ids) & vocabulary.special_ids
+
+    def push(self, token_id: int) -> str:
+        if token_id not in self._shown:
+            return self._plain.push(token_id)
+        return self._plain.flush() + (self._vocabulary.tokenizer.id_to_token(token_id) or "")
+
+    def flush(self) -> str:
+        return self._plain.flush()
 
 
 def _byte_alphabet() -> dict[str, int]:

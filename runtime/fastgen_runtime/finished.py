@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from fastgen_api.names import Outcome
+from fastgen_runtime.generation import ChatPrompt, Generation
 from fastgen_runtime.goodness import End
+from fastgen_runtime.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,48 @@ class FinishedRequest:
     error: str | None = None
     traceparent: str | None = None
     is_chat: bool = False
+
+
+def finished_request(
+    stream: Stream,
+    generation: Generation,
+    model: str,
+    end: End,
+    outcome: Outcome,
+    received: float,
+    total_seconds: float,
+    error: str | None,
+) -> FinishedRequest:
+    """The facts of a request that has ended. Its phases are those of its first choice to begin."""
+    timings, usage = stream.timings, stream.usage
+    first, last = timings.first, timings.last
+    started = min(
+        (choice.started.queue_seconds for choice in stream.choices if choice.started is not None),
+        default=None,
+    )
+    to_first = None if first is None else first - timings.arrived
+    return FinishedRequest(
+        request_id=generation.request_id,
+        protocol=generation.protocol,
+        model=model,
+        end=end,
+        outcome=outcome,
+        num_choices=stream.num_choices,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        received=received,
+        waited_seconds=timings.waited,
+        total_seconds=total_seconds,
+        queue_seconds=started,
+        prefill_seconds=None if started is None or to_first is None else to_first - started,
+        decode_seconds=None if first is None or last is None else last - first,
+        finish_reasons=tuple(
+            choice.answer.finish.value
+            for choice in stream.choices
+            if choice.answer.finish is not None
+        ),
+        error=error,
+        traceparent=generation.traceparent,
+        is_chat=isinstance(generation.prompt, ChatPrompt),
+    )

@@ -2,43 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
-from fastgen_api.names import Metric
 from fastgen_api.spec import SLO
-from fastgen_runtime.admission import check_size, max_body_bytes, new_request
-from fastgen_runtime.answer import Answer
-from fastgen_runtime.channel import Abort, Add, Command, Event, Ready, Refused, Report
+from fastgen_runtime.admission import max_body_bytes
+from fastgen_runtime.channel import Abort, Add, Command, Event, Ready, Refused, Report, SetPace
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.detokenizer import Vocabulary
 from fastgen_runtime.engine import Load
-from fastgen_runtime.generation import ErrorKind, Generation, RequestError, check
-from fastgen_runtime.goodness import End, Timings, classify, is_counted_by_balancer
+from fastgen_runtime.generation import ErrorKind, Generation, RequestError, TextPrompt, invalid
+from fastgen_runtime.goodness import End, Timings
+from fastgen_runtime.intake import Intake
+from fastgen_runtime.ledger import Ledger, Observer
 from fastgen_runtime.metrics import Metrics, Rate
 from fastgen_runtime.prompt import PromptEncoder
-from fastgen_runtime.request import RefusalKind
-from fastgen_runtime.stream import Stream
+from fastgen_runtime.replica_load import ReplicaLoad, add_gauges
+from fastgen_runtime.request import NewToken, RefusalKind
+from fastgen_runtime.stream import Choice, Stream
 
 STALL_SECONDS: Final = 60.0
 """Without a sign of life for so long the engine is taken to hang; no step lasts that long."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaLoad:
-    """How loaded the replica is, with what the engine has not seen yet."""
-
-    num_running: int
-    num_waiting: int
-    num_owed: int
-    max_running: int
-    num_blocks: int
-    num_free_blocks: int
-    block_size: int
-    tokens_per_second: float
-    draining: bool
 
 
 class Front:
@@ -54,19 +39,21 @@ class Front:
         metrics: Metrics,
         slo: SLO,
         send: Callable[[Command], None],
+        observers: Sequence[Observer] = (),
     ) -> None:
+        """observers: each is told of every request that has ended, once."""
         self.served_name = served_name
         self.metrics = metrics
         self.max_length = max_length
         self.draining = False
-        self._slo = slo
         self._send_command = send
-        self._encoder = PromptEncoder(checkpoint)
-        self._vocabulary = Vocabulary(checkpoint.tokenizer)
-        self._defaults = checkpoint.generation_defaults
+        self._ledger = Ledger(metrics, slo, served_name, observers)
+        self._intake = Intake(checkpoint, served_name)
         self._max_running = max_running
         self._max_open = max_running + max_waiting
         self._streams: dict[str, Stream] = {}
+        self._choices: dict[str, Choice] = {}
+        self._num_open = 0
         self._num_requests = 0
         self._num_commands = 0
         self._ready: Ready | None = None
@@ -75,7 +62,7 @@ class Front:
         self._heard = time.monotonic()
         self._rate = Rate()
         self._closed = asyncio.Event()
-        self._add_gauges()
+        add_gauges(metrics, self.load)
 
     # ---- what the protocols call ----
 
@@ -87,7 +74,12 @@ class Front:
     @property
     def encoder(self) -> PromptEncoder:
         """The model's tokenizer and chat template."""
-        return self._encoder
+        return self._intake.encoder
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The texts of its tokens."""
+        return self._intake.vocabulary
 
     @asynccontextmanager
     async def submit(self, generation: Generation) -> AsyncIterator[Stream]:
@@ -95,10 +87,11 @@ class Front:
 
         Raises RequestError; counts the request once, however it ends.
         """
-        now = time.monotonic()
+        received, now = time.time(), time.monotonic()
         self._num_requests += 1
-        stream = Stream(str(self._num_requests), Timings(now, generation.waited_seconds or 0.0))
-        end = End.FAILED
+        timings = Timings(now, generation.waited_seconds or 0.0)
+        stream = Stream(str(self._num_requests), timings, generation.num_choices)
+        end, message = End.FAILED, None
         try:
             await self._open(generation, stream)
             yield stream
@@ -110,15 +103,20 @@ class Front:
         except RequestError as error:
             broke = error.kind is ErrorKind.UNAVAILABLE and stream.command_number is not None
             end = End.FAILED if broke else _END_OF[error.kind]
+            message = error.message
             raise
         finally:
             self._close(stream)
-            self._count(stream, End.COMPLETED if stream.is_finished else end, generation)
+            end = End.COMPLETED if stream.is_finished else end
+            self._ledger.enter(stream, generation, end, received, message)
 
-    def count_invalid(self) -> None:
-        """Counts a request that could not even be read."""
-        timings = Timings(time.monotonic())
-        self.metrics.count_request(classify(timings, End.INVALID, timings.arrived, self._slo))
+    def count_invalid(
+        self, message: str | None = None, *, request_id: str = "", protocol: str = ""
+    ) -> None:
+        """Counts a request that could not even be read; message: what its client was told."""
+        generation = Generation(TextPrompt(""), request_id=request_id, protocol=protocol)
+        stream = Stream("", Timings(time.monotonic()))
+        self._ledger.enter(stream, generation, End.INVALID, time.time(), message)
 
     def load(self) -> ReplicaLoad:
         """From the engine's last report and the requests that it has not seen yet."""
@@ -130,7 +128,7 @@ class Front:
         ]
         return ReplicaLoad(
             num_running=report.load.num_running,
-            num_waiting=report.load.num_waiting + len(unseen),
+            num_waiting=report.load.num_waiting + sum(stream.num_choices for stream in unseen),
             num_owed=report.load.num_owed + sum(stream.num_prompt_tokens for stream in unseen),
             max_running=self._max_running,
             num_blocks=ready.num_blocks if ready else 0,
@@ -156,35 +154,31 @@ class Front:
     # ---- what the replica calls ----
 
     def set_slo(self, slo: SLO) -> None:
-        """From now on requests are judged by this SLO."""
-        self._slo = slo
+        """From now on requests are judged by this SLO, and streams paced by it."""
+        self._ledger.slo = slo
         self.metrics.set_slo(slo)
+        if self._ready is not None:
+            self._send(pace_of(slo))
 
     def handle(self, event: Event) -> None:
         """Takes in what the engine says."""
         self._heard = now = time.monotonic()
         match event:
+            case Report():
+                self._report = event
+                self._rate.add(event.num_prompt_tokens + event.num_output_tokens, now)
+                self.metrics.note_step(event)
+                self._push(event.tokens, now)
+            case Refused(engine_id, refusal):
+                if choice := self._choices.get(engine_id):
+                    kind, field = _REFUSALS[refusal.kind]
+                    choice.stream.fail(RequestError(kind, refusal.message, field))
             case Ready():
                 self._ready = event
                 self.max_length = event.max_length
                 load = Load(0, 0, 0, event.num_blocks, 0)
                 self._report = Report(0, load)
-            case Refused(engine_id, refusal):
-                kind = ErrorKind.FULL if refusal.kind is RefusalKind.FULL else ErrorKind.INVALID
-                if refused := self._streams.get(engine_id):
-                    refused.fail(RequestError(kind, refusal.message, "prompt"))
-            case Report():
-                self._report = event
-                self._rate.add(event.num_prompt_tokens + event.num_output_tokens, now)
-                self.metrics.note_step(event)
-                for token in event.tokens:
-                    stream = self._streams.get(token.request_id)
-                    if stream is None or stream.is_finished:
-                        continue
-                    stream.push(token.token_id, token.finish, now)
-                    if stream.is_finished and token.finish is None:
-                        # A stop string: the engine knows nothing of it.
-                        self._send(Abort(token.request_id))
+                self._send(pace_of(self._ledger.slo))
 
     def fail(self, reason: str) -> None:
         """The engine is gone: every open request ends with an error."""
@@ -204,7 +198,7 @@ class Front:
         return True
 
     def close(self) -> None:
-        self._encoder.close()
+        self._intake.close()
 
     # ---- inside ----
 
@@ -212,26 +206,42 @@ class Front:
         """Checks the request, makes its tokens and hands it to the engine."""
         if reason := self.why_not_serving():
             raise RequestError(ErrorKind.UNAVAILABLE, reason)
-        if generation.model not in ("", self.served_name):
-            name = generation.model[:128]
-            message = f"model {name!r} is not served here; this is {self.served_name!r}"
-            raise RequestError(ErrorKind.UNKNOWN_MODEL, message, "model")
-        check(generation)
-        check_size(generation.prompt, self.max_length, self._encoder.text_bound)
-        if len(self._streams) >= self._max_open:
-            raise RequestError(
-                ErrorKind.FULL, f"{self._max_open} requests are open, as many as this replica takes"
-            )
-        self._streams[stream.engine_id] = stream
+        self._intake.check(generation, self.max_length)
+        self._take_places(stream)
         if generation.deadline is not None:
             self._end_at(generation.deadline, stream)
-        token_ids = await self._encoder.encode(generation.prompt)
-        stream.check()
-        new = new_request(generation, stream.engine_id, token_ids, self.max_length, self._defaults)
-        stream.timings.prompt_tokens = len(token_ids)
-        stream.begin(Answer(self._vocabulary, len(token_ids), generation.stop))
-        self._send(Add(new))
+        requests = await self._intake.begin(generation, stream, self.max_length)
+        for request, choice in zip(requests, stream.choices, strict=True):
+            self._choices[choice.engine_id] = choice
+            self._send(Add(request))
         stream.command_number = self._num_commands
+
+    def _take_places(self, stream: Stream) -> None:
+        """Each choice takes a place of the engine, until the request has ended."""
+        places = stream.num_choices
+        if places > self._max_open:
+            raise invalid(
+                "n", f"is {places}, and this replica takes at most {self._max_open} choices"
+            )
+        if self._num_open + places > self._max_open:
+            of = f", and this one asks for {places}" if places > 1 else ""
+            raise RequestError(
+                ErrorKind.FULL,
+                f"{self._num_open} requests are open of the {self._max_open} that this replica "
+                f"takes{of}",
+            )
+        self._num_open += places
+        self._streams[stream.engine_id] = stream
+
+    def _push(self, tokens: Sequence[NewToken], now: float) -> None:
+        choices = self._choices
+        for token in tokens:
+            choice = choices.get(token.request_id)
+            if choice is not None and choice.push(token, now):
+                del choices[token.request_id]
+                if token.finish is None:
+                    # A stop string: the engine knows nothing of it.
+                    self._send(Abort(token.request_id))
 
     def _send(self, command: Command) -> None:
         self._num_commands += 1
@@ -245,32 +255,13 @@ class Front:
     def _close(self, stream: Stream) -> None:
         if self._streams.pop(stream.engine_id, None) is None:
             return
+        self._num_open -= stream.num_choices
         if stream.timer is not None:
             stream.timer.cancel()
-        if stream.command_number is not None and not stream.is_finished:
-            self._send(Abort(stream.engine_id))
+        for choice in stream.choices:
+            if self._choices.pop(choice.engine_id, None) is not None:
+                self._send(Abort(choice.engine_id))
         self._closed.set()
-
-    def _count(self, stream: Stream, end: End, generation: Generation) -> None:
-        if generation.waited_seconds is not None and is_counted_by_balancer(end):
-            return
-        timings = stream.timings
-        self.metrics.count_request(classify(timings, end, time.monotonic(), self._slo))
-        self.metrics.observe_latencies(timings)
-
-    def _add_gauges(self) -> None:
-        gauge = self.metrics.gauge
-        gauge(Metric.RUNNING_REQUESTS, "Requests that hold blocks.",
-              lambda: self.load().num_running)  # fmt: skip
-        gauge(Metric.WAITING_REQUESTS, "Requests that wait for a place.",
-              lambda: self.load().num_waiting)  # fmt: skip
-        gauge(Metric.OWED_TOKENS, "Tokens that open requests still have to compute.",
-              lambda: self.load().num_owed)  # fmt: skip
-        gauge(Metric.KV_USAGE, "Share of the KV blocks in use.", self._kv_usage)
-
-    def _kv_usage(self) -> float:
-        load = self.load()
-        return 1 - load.num_free_blocks / load.num_blocks if load.num_blocks else 0.0
 
 
 _END_OF: Final = {
@@ -281,3 +272,19 @@ _END_OF: Final = {
     ErrorKind.UNAVAILABLE: End.REFUSED,
     ErrorKind.DEADLINE: End.DEADLINE,
 }
+
+_REFUSALS: Final = {
+    RefusalKind.FULL: (ErrorKind.FULL, None),
+    RefusalKind.TOO_LONG: (ErrorKind.INVALID, "prompt"),
+    RefusalKind.EXPIRED: (ErrorKind.DEADLINE, None),
+    RefusalKind.INVALID: (ErrorKind.INVALID, "grammar"),
+}
+
+
+def pace_of(slo: SLO) -> SetPace:
+    """What the SLO asks of running streams."""
+    per_token, gap = slo.time_per_output_token, slo.token_gap
+    return SetPace(
+        seconds_per_token=None if per_token is None else per_token.milliseconds / 1e3,
+        longest_gap_seconds=None if gap is None else gap.max_milliseconds / 1e3,
+    )

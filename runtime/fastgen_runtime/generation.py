@@ -11,6 +11,13 @@ from fastgen_runtime.request import Grammar
 MAX_STOP_STRINGS: Final = 4
 MAX_STOP_CHARACTERS: Final = 256
 """Each token of an answer is compared with every beginning of its stop strings."""
+MAX_STOP_TOKEN_IDS: Final = 128
+MAX_CHOICES: Final = 128
+MAX_LOGPROBS: Final = 20
+MAX_LOGIT_BIASES: Final = 1024
+MAX_LOGIT_BIAS: Final = 100
+MAX_REPETITION_PENALTY: Final = 100
+MAX_GRAMMAR_CHARACTERS: Final = 256 * 1024
 MAX_WAITED_MS: Final = 3_600_000
 """No balancer holds a request for an hour; one false header would spoil the sums for ever."""
 
@@ -107,6 +114,7 @@ class Generation:
     ones go first. waited_seconds: how long a balancer held it before; None when there is no
     balancer. deadline: on `time.monotonic`'s clock. request_id, traceparent: the client's, for log
     and spans. shown_token_ids: special tokens that have a text in the answer, as others have.
+    protocol: the one that it came by, `http` or `grpc`.
     """
 
     prompt: Prompt
@@ -136,32 +144,107 @@ class Generation:
     request_id: str = ""
     traceparent: str | None = None
     shown_token_ids: Sequence[int] = ()
+    protocol: str = ""
 
 
-CHAT_ROLES: Final = ("system", "user", "assistant")
+CHAT_ROLES: Final = ("system", "user", "assistant", "tool")
+_RANGES: Final = (
+    # field, attribute, least, most; None: no bound
+    ("n", "num_choices", 1, MAX_CHOICES),
+    ("min_tokens", "min_tokens", 0, None),
+    ("temperature", "temperature", 0, 2),
+    ("top_k", "top_k", 0, 2**31 - 1),
+    ("min_p", "min_p", 0, 1),
+    ("frequency_penalty", "frequency_penalty", -2, 2),
+    ("presence_penalty", "presence_penalty", -2, 2),
+    ("logprobs", "num_logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", "num_prompt_logprobs", 0, MAX_LOGPROBS),
+    ("priority", "priority", -(2**31), 2**31 - 1),
+)
 
 
-def check(generation: Generation) -> None:
-    """Raises RequestError naming the first field that is out of range."""
-    temperature, top_p = generation.temperature, generation.top_p
-    if temperature is not None and not 0 <= temperature <= 2:  # false for NaN, too
-        raise invalid("temperature", f"must be between 0 and 2, not {_show(temperature)}")
-    if top_p is not None and not 0 < top_p <= 1:
+def check(generation: Generation, vocabulary_size: int | None = None) -> None:
+    """Raises RequestError naming the first field that is out of range, or contradicts another."""
+    for field_name, attribute, least, most in _RANGES:
+        value = getattr(generation, attribute)
+        if value is not None:
+            _check_range(field_name, value, least, most)
+    top_p, penalty = generation.top_p, generation.repetition_penalty
+    if top_p is not None and not 0 < top_p <= 1:  # false for NaN, too
         raise invalid("top_p", f"must be above 0 and at most 1, not {_show(top_p)}")
-    if generation.max_tokens is not None and generation.max_tokens < 1:
-        raise invalid("max_tokens", f"must be 1 or more, not {generation.max_tokens}")
+    if penalty is not None and not 0 < penalty <= MAX_REPETITION_PENALTY:
+        most = MAX_REPETITION_PENALTY
+        raise invalid(
+            "repetition_penalty", f"must be above 0 and at most {most}, not {_show(penalty)}"
+        )
     if generation.seed is not None and not -(2**63) <= generation.seed < 2**64:
         raise invalid("seed", "must fit in 64 bits")
-    if len(generation.stop) > MAX_STOP_STRINGS:
+    _check_lengths(generation)
+    _check_stops(generation.stop)
+    _check_token_ids(generation, vocabulary_size)
+    if generation.grammar is not None:
+        _check_grammar(generation, generation.grammar)
+    if isinstance(generation.prompt, ChatPrompt):
+        _check_messages(generation.prompt.messages)
+
+
+def _check_range(name: str, value: float, least: float, most: float | None) -> None:
+    if most is None:
+        if not value >= least:
+            raise invalid(name, f"must be {least} or more, not {_show(value)}")
+    elif not least <= value <= most:
+        raise invalid(name, f"must be between {least} and {most}, not {_show(value)}")
+
+
+def _check_lengths(generation: Generation) -> None:
+    max_tokens, min_tokens = generation.max_tokens, generation.min_tokens
+    if max_tokens is None:
+        return
+    if max_tokens == 0 and not generation.echo:
+        raise invalid("max_tokens", "must be 1 or more, not 0, which is for echo only")
+    if max_tokens < 0:
+        raise invalid("max_tokens", f"must be 1 or more, not {max_tokens}")
+    if min_tokens > max_tokens:
+        raise invalid("min_tokens", f"is {min_tokens}, more than max_tokens, {max_tokens}")
+
+
+def _check_stops(stops: Sequence[str]) -> None:
+    if len(stops) > MAX_STOP_STRINGS:
         raise invalid("stop", f"may hold at most {MAX_STOP_STRINGS} strings")
-    for stop in generation.stop:
+    for stop in stops:
         if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
             raise invalid(
                 "stop",
                 f"strings must have 1 to {MAX_STOP_CHARACTERS} characters, not {len(stop)}",
             )
-    if isinstance(generation.prompt, ChatPrompt):
-        _check_messages(generation.prompt.messages)
+
+
+def _check_token_ids(generation: Generation, vocabulary_size: int | None) -> None:
+    """vocabulary_size: None where ids are not known to be outside it."""
+    if len(generation.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise invalid("stop_token_ids", f"may hold at most {MAX_STOP_TOKEN_IDS} token ids")
+    if len(generation.logit_bias) > MAX_LOGIT_BIASES:
+        raise invalid("logit_bias", f"may hold at most {MAX_LOGIT_BIASES} token ids")
+    for token_id, bias in generation.logit_bias.items():
+        _check_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+    end = 2**31 if vocabulary_size is None else vocabulary_size
+    for name, ids in (
+        ("stop_token_ids", generation.stop_token_ids),
+        ("logit_bias", generation.logit_bias),
+    ):
+        for token_id in ids:
+            if not 0 <= token_id < end:
+                raise invalid(name, f"holds token id {token_id}, outside 0 to {end - 1}")
+
+
+def _check_grammar(generation: Generation, grammar: Grammar) -> None:
+    if len(grammar.text) > MAX_GRAMMAR_CHARACTERS:
+        raise invalid("grammar", f"may have at most {MAX_GRAMMAR_CHARACTERS} characters")
+    # The output ends where the grammar does: nothing else could be chosen there.
+    if generation.ignore_eos:
+        raise invalid("ignore_eos", "contradicts a grammar, at whose end the answer ends")
+    if generation.min_tokens:
+        raise invalid("min_tokens", "contradicts a grammar, at whose end the answer ends")
 
 
 def _check_messages(messages: Sequence[ChatMessage]) -> None:
@@ -176,6 +259,8 @@ def _check_messages(messages: Sequence[ChatMessage]) -> None:
 
 
 def _show(value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
     return f"{value:g}" if math.isfinite(value) else "a number that is not finite"
 
 

@@ -1,6 +1,6 @@
 """Whether a request was good: how it went, against the SLO."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from fastgen_api.names import Outcome, Target
@@ -21,40 +21,87 @@ class End(Enum):
 
 
 @dataclass(slots=True)
+class TokenTimes:
+    """When the tokens of one choice came. longest_gap: seconds between two of them."""
+
+    count: int = 0
+    first: float | None = None
+    last: float | None = None
+    longest_gap: float = 0.0
+    is_complete: bool = False
+
+    def note(self, now: float) -> None:
+        """A token has come."""
+        last = self.last
+        if last is None:
+            self.first = now
+        elif now - last > self.longest_gap:
+            self.longest_gap = now - last
+        self.last = now
+        self.count += 1
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """Time per output token after the first; None before the second."""
+        if self.first is None or self.last is None or self.count < 2:
+            return None
+        return (self.last - self.first) / (self.count - 1)
+
+
+@dataclass(slots=True)
 class Timings:
     """When a request's tokens came, in seconds on one clock.
 
-    waited: time that it spent at a balancer before `arrived`. longest_gap: between two tokens.
+    waited: time that it spent at a balancer before `arrived`. Of several choices the first token of
+    any is the request's first one, and the worst choice counts for all that comes after: whoever
+    reads one of them sees its pace, not the sum's.
     """
 
     arrived: float
     waited: float = 0.0
     prompt_tokens: int = 0
-    output_tokens: int = 0
-    first: float | None = None
-    last: float | None = None
-    longest_gap: float = 0.0
+    choices: list[TokenTimes] = field(default_factory=lambda: [TokenTimes()])
 
-    def note_token(self, now: float) -> None:
-        """A token has come."""
-        if self.last is None:
-            self.first = now
-        else:
-            self.longest_gap = max(self.longest_gap, now - self.last)
-        self.last = now
-        self.output_tokens += 1
+    def note_token(self, now: float, index: int = 0) -> None:
+        """A token of a choice has come."""
+        self.choices[index].note(now)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all choices."""
+        return sum(times.count for times in self.choices)
+
+    @property
+    def first(self) -> float | None:
+        """When the first token of any choice came."""
+        return min((t.first for t in self.choices if t.first is not None), default=None)
+
+    @property
+    def last(self) -> float | None:
+        """When the last token so far came."""
+        return max((t.last for t in self.choices if t.last is not None), default=None)
+
+    @property
+    def longest_gap(self) -> float:
+        """Between two tokens of one choice, of the choice where it was longest."""
+        return max(times.longest_gap for times in self.choices)
 
     @property
     def ttft_seconds(self) -> float | None:
         """Time to first token as the user sees it; None before it."""
-        return None if self.first is None else self.waited + self.first - self.arrived
+        first = self.first
+        return None if first is None else self.waited + first - self.arrived
 
     @property
     def tpot_seconds(self) -> float | None:
-        """Time per output token after the first; None before the second."""
-        if self.first is None or self.last is None or self.output_tokens < 2:
-            return None
-        return (self.last - self.first) / (self.output_tokens - 1)
+        """Time per output token after the first, of the slowest choice; None before the second."""
+        known = [tpot for times in self.choices if (tpot := times.tpot_seconds) is not None]
+        return max(known, default=None)
+
+    def longest_gap_until(self, cut: float) -> float:
+        """The longest gap, the silence of choices that were not complete at `cut` included."""
+        open_since = [t.last for t in self.choices if t.last is not None and not t.is_complete]
+        return max([self.longest_gap, *(cut - last for last in open_since)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +156,7 @@ def _missed(timings: Timings, cut: float | None, slo: SLO) -> tuple[Target, ...]
         if tpot is not None and tpot > per_token.milliseconds / 1e3:
             missed.append(Target.TPOT)
     if token_gap := slo.token_gap:
-        gap = timings.longest_gap
-        if cut is not None and timings.last is not None:
-            gap = max(gap, cut - timings.last)
+        gap = timings.longest_gap if cut is None else timings.longest_gap_until(cut)
         if gap > token_gap.max_milliseconds / 1e3:
             missed.append(Target.GAP)
     return tuple(missed)

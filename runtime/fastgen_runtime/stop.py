@@ -17,24 +17,19 @@ class StopStrings:
         self._held = ""
         self.matched: str | None = None
 
-    def push(self, text: str) -> str:
-        """The text that no stop string can begin in any more; nothing after a match."""
-        if self.matched is not None:
+    def push(self, text: str, may_match: bool = True) -> str:
+        """The text that no stop string can begin in any more; nothing after a match.
+
+        may_match: False lets pass what is complete with this text.
+        """
+        if self.matched is not None or not text:
             return ""
-        if not self._stops:
-            return text
+        num_old = len(self._held)
         self._held += text
-        matches = [
-            (start + len(stop), start, stop)
-            for stop in self._stops
-            if (start := self._held.find(stop)) >= 0
-        ]
-        if matches:
-            _, start, self.matched = min(matches)
-            shown, self._held = self._held[:start], ""
-            return shown
-        keep = self._length_of_possible_start()
-        shown, self._held = self._held[: len(self._held) - keep], self._held[-keep:] if keep else ""
+        if may_match and self._find(num_old):
+            return self.flush()
+        num_shown = self._first_possible_start()
+        shown, self._held = self._held[:num_shown], self._held[num_shown:]
         return shown
 
     def flush(self) -> str:
@@ -42,11 +37,28 @@ class StopStrings:
         shown, self._held = self._held, ""
         return shown
 
-    def _length_of_possible_start(self) -> int:
-        """Length of the longest end of the text with which a stop string begins."""
-        longest = min(len(self._held), max(map(len, self._stops)) - 1)
-        for length in range(longest, 0, -1):
-            end = self._held[-length:]
-            if any(stop.startswith(end) for stop in self._stops):
-                return length
-        return 0
+    def _find(self, num_old: int) -> bool:
+        """Cuts the text before the first match that ends in what is new, if there is one."""
+        matches = [
+            (start + len(stop), start, stop)
+            for stop in self._stops
+            if (start := self._held.find(stop, max(0, num_old - len(stop) + 1))) >= 0
+        ]
+        if not matches:
+            return False
+        _, start, self.matched = min(matches)
+        self._held = self._held[:start]
+        return True
+
+    def _first_possible_start(self) -> int:
+        """Where the longest end of the text begins with which a stop string begins."""
+        held = self._held
+        first = len(held)
+        for stop in self._stops:
+            start = held.find(stop[0], max(0, len(held) - len(stop) + 1), first)
+            while start >= 0:
+                if stop.startswith(held[start:]):
+                    first = start
+                    break
+                start = held.find(stop[0], start + 1, first)
+        return first

@@ -78,7 +78,7 @@ from fastgen_runtime.metrics import Metrics
 async def main():
     checkpoint = open_checkpoint(Path(sys.argv[1]))
     front = Front(checkpoint, "m", 100, 1, 1, Metrics("", "", SLO()), SLO(), print)
-    await front._encoder.encode(ChatPrompt([ChatMessage("user", "Hi")]))
+    await front.encoder.encode(ChatPrompt([ChatMessage("user", "Hi")]))
     front.close()
 
 asyncio.run(main())

@@ -90,7 +90,7 @@ def completion(**fields: Any) -> None:
         ),
         ({"messages": []}, "messages", "at least one"),
         ({"messages": "Hi"}, "messages", "expected `array`, got `str`"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "one of system"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "one of system"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
         ({"messages": [{"content": "x"}]}, "messages[0].role", "missing"),
         (

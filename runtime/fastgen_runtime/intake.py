@@ -1,0 +1,84 @@
+"""Turns what a client asks for into requests of the engine and the answers that they will fill."""
+
+from fastgen_runtime.admission import check_size, new_request, requests_of_choices
+from fastgen_runtime.answer import Answer, PromptEcho
+from fastgen_runtime.checkpoint import Checkpoint
+from fastgen_runtime.detokenizer import Vocabulary
+from fastgen_runtime.generation import ErrorKind, Generation, RequestError, TextPrompt, check
+from fastgen_runtime.goodness import TokenTimes
+from fastgen_runtime.prompt import PromptEncoder
+from fastgen_runtime.request import NewRequest
+from fastgen_runtime.stream import Choice, Stream
+
+
+class Intake:
+    """Knows the model's tokenizer, vocabulary and defaults; holds no request."""
+
+    def __init__(self, checkpoint: Checkpoint, served_name: str) -> None:
+        self.encoder = PromptEncoder(checkpoint)
+        self.vocabulary = Vocabulary(checkpoint.tokenizer)
+        self._served_name = served_name
+        self._vocabulary_size = checkpoint.config.vocab_size
+        self._defaults = checkpoint.generation_defaults
+
+    def check(self, generation: Generation, max_length: int) -> None:
+        """Raises RequestError for all that can be seen without working on it."""
+        if generation.model not in ("", self._served_name):
+            name = generation.model[:128]
+            message = f"model {name!r} is not served here; this is {self._served_name!r}"
+            raise RequestError(ErrorKind.UNKNOWN_MODEL, message, "model")
+        check(generation, self._vocabulary_size)
+        check_size(generation.prompt, max_length, self.encoder.text_bound)
+
+    async def begin(
+        self, generation: Generation, stream: Stream, max_length: int
+    ) -> list[NewRequest]:
+        """The engine's requests, one per choice, and the stream ready for their tokens."""
+        token_ids = await self.encoder.encode(generation.prompt)
+        stream.check()
+        timings = stream.timings
+        timings.prompt_tokens = len(token_ids)
+        first = new_request(
+            generation,
+            stream.engine_id,
+            token_ids,
+            max_length,
+            self._defaults,
+            timings.arrived,
+        )
+        requests = requests_of_choices(first, stream.num_choices)
+        timings.choices = [TokenTimes() for _ in requests]
+        choices = []
+        for index, request in enumerate(requests):
+            answer = self._answer(generation, index, len(token_ids))
+            choices.append(
+                Choice(stream, request.request_id, index, timings.choices[index], answer)
+            )
+        wants_logprobs = generation.num_prompt_logprobs is not None
+        stream.begin(choices, self._echo(generation, token_ids), wants_logprobs)
+        return requests
+
+    def close(self) -> None:
+        self.encoder.close()
+
+    def _answer(self, generation: Generation, index: int, num_prompt_tokens: int) -> Answer:
+        return Answer(
+            self.vocabulary,
+            num_prompt_tokens,
+            generation.stop,
+            index=index,
+            min_tokens=generation.min_tokens,
+            stop_token_ids=generation.stop_token_ids,
+            shown_token_ids=generation.shown_token_ids,
+            is_empty=generation.max_tokens == 0,
+        )
+
+    def _echo(self, generation: Generation, token_ids: list[int]) -> PromptEcho | None:
+        if not generation.echo:
+            wants_logprobs = generation.num_prompt_logprobs is not None
+            return PromptEcho("", tuple(token_ids)) if wants_logprobs else None
+        match generation.prompt:
+            case TextPrompt(text):
+                return PromptEcho(text, tuple(token_ids))
+            case _:
+                return PromptEcho(self.vocabulary.text_of(token_ids), tuple(token_ids))
