@@ -19,6 +19,7 @@ from fastgen_kernels.torch_twins import (
     norm,
     rotary,
     sampling,
+    token_logprobs,
 )
 
 
@@ -39,6 +40,7 @@ class Op(StrEnum):
     ROUTE = "route"
     EXPERTS = "experts"
     SAMPLE = "sample"
+    LOGPROBS = "logprobs"
 
 
 class UnsupportedDeviceError(Exception):
@@ -109,7 +111,8 @@ class Kernels:
     pack_linear: Callable[[Tensor, Tensor | None], linear.Linear]
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
     experts: Experts
-    sample: Callable[[Tensor, Sequence[sampling.Draw]], list[int]]
+    sample: Callable[[Tensor, Sequence[sampling.Draw], int | None], list[int]]
+    logprobs: Callable[[Tensor, Sequence[int], int, int | None], list[token_logprobs.Logprobs]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
     Op.ROUTE: (Implementation("torch", experts.route, "cpu"),),
     Op.EXPERTS: (Implementation("torch", experts.experts, "cpu"),),
     Op.SAMPLE: (Implementation("torch", sampling.sample, "cpu"),),
+    Op.LOGPROBS: (Implementation("torch", token_logprobs.logprobs, "cpu"),),
 }
 """The first implementation that runs on a device is used: put the fastest first."""
 

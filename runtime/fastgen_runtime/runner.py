@@ -1,10 +1,12 @@
 """Runs steps: a model, its paged cache and the sampler on one device."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastgen_api.names import StartupFailure
@@ -22,9 +24,9 @@ from fastgen_runtime.capacity import (
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.model import Inputs, Model
 from fastgen_runtime.model_config import ModelConfig
-from fastgen_runtime.sampler import draw_for
+from fastgen_runtime.sampler import draw_of
 from fastgen_runtime.startup_error import StartupError
-from fastgen_runtime.step import Chunk, ChunkResult, Step
+from fastgen_runtime.step import Chunk, ChunkResult, Step, TokenLogprobs
 from fastgen_runtime.weights import load_weights
 
 _DTYPES: Final = {
@@ -32,6 +34,8 @@ _DTYPES: Final = {
     DType.BFLOAT16: torch.bfloat16,
     DType.FLOAT16: torch.float16,
 }
+_SLICE_BYTES: Final = 32 << 20
+"""Logits that the log probabilities of a prompt take at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,9 @@ class RunnerConfig:
     """num_blocks: when None, the cache takes what `memory_percent` of the memory leaves it.
 
     max_model_length: tokens of the longest request; None: what the model was trained for.
-    max_step_tokens: most tokens of a step. threads: None: what the CPU quota allows.
+    max_step_tokens: most tokens of a step. threads: None: what the CPU quota allows. vocabulary:
+    how many token ids the tokenizer has; the embedding's rows from there on are padding, and no
+    request gets them. None: there is no padding.
     """
 
     dtype: DType = DType.AUTO
@@ -50,6 +56,7 @@ class RunnerConfig:
     memory_percent: int = 90
     num_blocks: int | None = None
     threads: int | None = None
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         allowed = {
@@ -70,11 +77,19 @@ class RunnerConfig:
 class Runner:
     """Not thread-safe: one step at a time."""
 
-    def __init__(self, model: Model, config: ModelConfig, kernels: Kernels, cache: Tensor) -> None:
-        """cache: [layers, 2, blocks, block size, kv heads, D]."""
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        kernels: Kernels,
+        cache: Tensor,
+        vocabulary: int | None = None,
+    ) -> None:
+        """cache: [layers, 2, blocks, block size, kv heads, D]. vocabulary: see `RunnerConfig`."""
         self._model = model
         self._config = config
         self._kernels = kernels
+        self._vocabulary = vocabulary
         self.cache = cache
         self._slots = cache.flatten(2, 3)
         self._token_bytes = cache[0, :, 0, 0].numel() * cache.element_size()
@@ -97,7 +112,7 @@ class Runner:
         )  # fmt: skip
         # Not zeroed: pages that no request has used yet cost no memory.
         cache = torch.empty(shape, dtype=dtype, device=device)
-        return cls(model, model_config, kernels, cache)
+        return cls(model, model_config, kernels, cache, config.vocabulary)
 
     @property
     def num_blocks(self) -> int:
@@ -119,21 +134,72 @@ class Runner:
         order = sorted(range(len(step.chunks)), key=lambda index: _rank(step.chunks[index]))
         chunks = [step.chunks[index] for index in order]
         wanted = [row for row, chunk in enumerate(chunks) if chunk.sampling is not None]
-        logits = self.logits(chunks, wanted)
-        draws = [
-            draw_for(chunk.sampling, chunk.start + len(chunk.token_ids))
-            for chunk in chunks
-            if chunk.sampling is not None
+        told = [row for row, chunk in enumerate(chunks) if chunk.num_prompt_logprobs is not None]
+        ends = np.cumsum([len(chunk.token_ids) for chunk in chunks])
+        rows = [
+            ends[wanted] - 1,
+            *(
+                ends[row] - len(chunks[row].token_ids) + np.arange(len(chunks[row].targets))
+                for row in told
+            ),
         ]
-        tokens = self._kernels.sample(logits, draws) if draws else []
-        result = [ChunkResult()] * len(chunks)
-        for row, token in zip(wanted, tokens, strict=True):
-            result[order[row]] = ChunkResult(token)
-        return tuple(result)
+        hidden = self._hidden(chunks, np.concatenate(rows))
+        pieces = hidden.tensor_split(np.cumsum([len(part) for part in rows])[:-1].tolist())
+        results = dict.fromkeys(range(len(chunks)), ChunkResult())
+        results.update(zip(wanted, self._draw(chunks, wanted, pieces[0]), strict=True))
+        for row, piece in zip(told, pieces[1:], strict=True):
+            logprobs = self._prompt_logprobs(chunks[row], piece)
+            results[row] = replace(results[row], prompt_logprobs=logprobs)
+        placed = {index: results[row] for row, index in enumerate(order)}
+        return tuple(placed[index] for index in range(len(order)))
 
-    @torch.inference_mode()
     def logits(self, chunks: list[Chunk], wanted: list[int]) -> Tensor:
         """Logits [len(wanted), vocabulary] after the last token of the chunks at `wanted`."""
+        ends = np.cumsum([len(chunk.token_ids) for chunk in chunks])
+        return self._logits(self._hidden(chunks, ends[wanted] - 1))
+
+    def _draw(self, chunks: list[Chunk], wanted: list[int], hidden: Tensor) -> list[ChunkResult]:
+        """The next tokens of the chunks at `wanted`, whose last hidden states are given."""
+        drawn = [(chunk, chunk.sampling) for chunk in (chunks[row] for row in wanted)]
+        draws = [draw_of(chunk, sampling) for chunk, sampling in drawn if sampling is not None]
+        if not draws:
+            return []
+        logits = self._logits(hidden)
+        results = []
+        tokens = self._kernels.sample(logits, draws, self._vocabulary)
+        for row, (token, (_, sampling)) in enumerate(zip(tokens, drawn, strict=True)):
+            logprobs = None
+            if sampling is not None and sampling.num_logprobs is not None:
+                (logprobs,) = self._logprobs(logits[row][None], [token], sampling.num_logprobs)
+            results.append(ChunkResult(token, logprobs))
+        return results
+
+    def _prompt_logprobs(self, chunk: Chunk, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
+        """Of the chunk's targets; few rows at once: logits are larger than hidden states."""
+        size = max(1, _SLICE_BYTES // (4 * self._config.vocab_size))
+        told: list[TokenLogprobs] = []
+        for start in range(0, len(chunk.targets), size):
+            logits = self._logits(hidden[start : start + size])
+            targets = chunk.targets[start : start + size]
+            told += self._logprobs(logits, targets, chunk.num_prompt_logprobs or 0)
+        return tuple(told)
+
+    def _logprobs(
+        self, logits: Tensor, token_ids: Sequence[int], num_top: int
+    ) -> list[TokenLogprobs]:
+        rows = self._kernels.logprobs(logits, token_ids, num_top, self._vocabulary)
+        return [
+            TokenLogprobs(token, row.logprob, row.rank, row.top)
+            for token, row in zip(token_ids, rows, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._model.lm_head(hidden)
+
+    @torch.inference_mode()
+    def _hidden(self, chunks: list[Chunk], rows: NDArray[np.int64]) -> Tensor:
+        """One forward pass: hidden states [len(rows), hidden size] of these rows of the step."""
         self._check(chunks)
         batch = RaggedBatch.of(
             [chunk.start for chunk in chunks],
@@ -141,7 +207,6 @@ class Runner:
             [chunk.block_ids for chunk in chunks],
             self.block_size,
         )
-        last_rows = batch.first_rows + batch.lengths - 1
         inputs = Inputs(
             token_ids=torch.tensor([token for chunk in chunks for token in chunk.token_ids]),
             positions=torch.from_numpy(batch.positions),
@@ -152,9 +217,9 @@ class Runner:
                 )
                 for window in self._config.distinct_windows
             },
-            wanted_rows=torch.from_numpy(last_rows[np.array(wanted, np.int64)]),
+            wanted_rows=torch.from_numpy(rows),
         )
-        return self._model.forward(inputs, self._slots)
+        return self._model.hidden(inputs, self._slots)
 
     def _check(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
@@ -167,6 +232,8 @@ class Runner:
                 )
             if not 0 <= min(chunk.block_ids) <= max(chunk.block_ids) < self.num_blocks:
                 raise ValueError(f"request {chunk.request_id}: a block does not exist")
+            if len(chunk.targets) > len(chunk.token_ids):
+                raise ValueError(f"request {chunk.request_id}: more targets than tokens")
 
 
 def _blocks_in_memory(

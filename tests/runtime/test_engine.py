@@ -61,7 +61,9 @@ def generate(
     return [answers[str(number)] for number in range(len(prompts))], load.num_preemptions
 
 
-@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(0.8, 0.95, seed=7)])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.95, seed=7)]
+)
 def test_preempted_requests_say_what_they_say_alone(
     runner: Runner, checkpoint: Checkpoint, sampling: Sampling
 ) -> None:
