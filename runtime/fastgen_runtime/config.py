@@ -9,14 +9,23 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import Port, StartupFailure
-from fastgen_api.spec import DType
+from fastgen_api.spec import BudgetMode, DType
 from fastgen_runtime.startup_error import StartupError
 
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 
 
+MAX_STEP_TOKENS: Final = {BudgetMode.AUTO: 2048, BudgetMode.FIXED: 512}
+"""Fixed: where a step's tokens are enough to keep a GPU busy (arXiv 2401.08671, section 3). Auto
+goes above only where no running stream suffers."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a replica; `max_model_length` None: the model's own."""
+    """Settings of a replica.
+
+    max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
+    mode's own (`MAX_STEP_TOKENS`).
+    """
 
     model: str
     served_name: str | None = None
@@ -24,7 +33,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_model_length: int | None = None
     max_concurrent_requests: int = 256
     kv_block_size: int = 64
-    token_budget: int = 512
+    token_budget_mode: BudgetMode = BudgetMode.AUTO
+    token_budget: int | None = None
+    prefix_caching: bool = True
     memory_percent: int = 90
     slo_file: Path | None = None
     drain_seconds: float = 120
@@ -35,9 +46,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
 
     @property
+    def budget_tokens(self) -> int:
+        """Most tokens of a step."""
+        if self.token_budget is None:
+            return MAX_STEP_TOKENS[self.token_budget_mode]
+        return self.token_budget
+
+    @property
     def max_running(self) -> int:
         """Most requests in a step: each has a token in it, so no more than its budget."""
-        return min(self.max_concurrent_requests, self.token_budget)
+        return min(self.max_concurrent_requests, self.budget_tokens)
 
     def check(self) -> None:
         """Raises StartupError naming the flag whose value cannot be."""
@@ -73,6 +91,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int
     max_waiting: int
     budget_tokens: int
+    budget_mode: BudgetMode
+    prefix_caching: bool
     block_size: int
     memory_percent: int
     channel: str

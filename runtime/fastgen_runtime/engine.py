@@ -5,7 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fastgen_api.spec import BudgetMode
 from fastgen_runtime.blocks import BlockPool
+from fastgen_runtime.budget import Budget, Pace, choose_budget
+from fastgen_runtime.latency import LatencyModel, shape_of
 from fastgen_runtime.plan import Limits
 from fastgen_runtime.request import Constraint, NewRequest, Refusal
 from fastgen_runtime.scheduler import Committed, Scheduler
@@ -39,11 +42,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one step did. step_seconds: schedule, run and commit together."""
+    """What one step did. step_seconds: schedule, run and commit together.
+
+    predicted_seconds, budget_tokens, num_cached_tokens: see `channel.Report`. expired: requests
+    whose deadline has passed; they are gone.
+    """
 
     committed: Committed
     num_step_tokens: int
     step_seconds: float
+    predicted_seconds: float | None = None
+    budget_tokens: int = 0
+    num_cached_tokens: int = 0
+    expired: tuple[str, ...] = ()
 
 
 class Engine:
@@ -53,9 +64,12 @@ class Engine:
         self, runner: StepRunner, limits: Limits, eos_token_ids: Collection[int] = ()
     ) -> None:
         self._runner = runner
+        self._limits = limits
         self._scheduler = Scheduler(
             BlockPool(runner.num_blocks, runner.block_size), limits, eos_token_ids
         )
+        self._latency = LatencyModel()
+        self._pace = Pace()
 
     @property
     def max_length(self) -> int:
@@ -74,13 +88,44 @@ class Engine:
         """Frees a request's blocks; it is in no later step."""
         self._scheduler.abort(request_id)
 
+    def set_pace(self, pace: Pace) -> None:
+        """From the next step on running streams keep this pace, if the budget's mode is Auto."""
+        self._pace = pace
+
     def step(self) -> Beat:
         """Computes one step of what the requests owe."""
-        begun = time.perf_counter()
-        step = self._scheduler.schedule()
+        begun = time.monotonic()
+        scheduled = self._scheduler.schedule(begun, self._budget(begun))
+        step, cost = scheduled.step, self._latency.cost
+        shape = shape_of(step)
         results = self._runner.run(step) if step.chunks else ()
-        committed = self._scheduler.commit(step, results)
-        return Beat(committed, step.num_tokens, time.perf_counter() - begun)
+        ended = time.monotonic()
+        committed = self._scheduler.commit(step, results, ended)
+        seconds = time.monotonic() - begun
+        self._latency.observe(shape, seconds)
+        return Beat(
+            committed,
+            shape.num_tokens,
+            seconds,
+            predicted_seconds=None if cost is None or not step.chunks else cost.seconds(shape),
+            budget_tokens=scheduled.budget_tokens,
+            num_cached_tokens=scheduled.num_cached_tokens,
+            expired=scheduled.expired,
+        )
+
+    def _budget(self, now: float) -> Budget:
+        most = self._limits.budget_tokens
+        if self._limits.budget_mode is BudgetMode.FIXED:
+            return Budget(most)
+        scheduler = self._scheduler
+        return choose_budget(
+            most,
+            scheduler.blocks.block_size,
+            scheduler.running,
+            self._pace,
+            self._latency.cost,
+            now,
+        )
 
     def load(self) -> Load:
         scheduler = self._scheduler

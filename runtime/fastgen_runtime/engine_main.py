@@ -15,17 +15,32 @@ import msgspec
 
 from fastgen_api.names import StartupFailure
 from fastgen_runtime import cores
-from fastgen_runtime.channel import Abort, Add, EngineEnd, Ready, Refused, Report, StartFailed, Stop
+from fastgen_runtime.budget import Pace
+from fastgen_runtime.channel import (
+    Abort,
+    Add,
+    EngineEnd,
+    Ready,
+    Refused,
+    Report,
+    SetPace,
+    StartFailed,
+    Stop,
+)
 from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.config import EngineConfig
 from fastgen_runtime.engine import Beat, Engine
 from fastgen_runtime.log import log_event, start_logging
 from fastgen_runtime.plan import Limits
+from fastgen_runtime.request import Refusal, RefusalKind
 from fastgen_runtime.startup_error import StartupError
 
 IDLE_SECONDS: Final = 1.0
 """Between two signs of life when there is nothing to do."""
 _PR_SET_PDEATHSIG: Final = 1
+_EXPIRED: Final = Refusal(
+    RefusalKind.EXPIRED, "the request's deadline passed before its answer was complete"
+)
 
 
 def end_with_parent(parent_pid: int) -> None:
@@ -59,6 +74,8 @@ def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         max_length=config.max_length,
+        budget_mode=config.budget_mode,
+        prefix_caching=config.prefix_caching,
     )
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
     return engine, Ready(runner.num_blocks, runner.block_size, engine.max_length)
@@ -76,10 +93,15 @@ def beat(engine: Engine, channel: EngineEnd, parent_pid: int) -> None:
                         channel.send(Refused(request.request_id, refusal))
                 case Abort(request_id):
                     engine.abort(request_id)
+                case SetPace(seconds_per_token, longest_gap_seconds):
+                    engine.set_pace(Pace(seconds_per_token, longest_gap_seconds))
                 case Stop():
                     return
         if engine.has_work:
-            channel.send(_report(num_commands, engine, engine.step()))
+            done = engine.step()
+            for request_id in done.expired:
+                channel.send(Refused(request_id, _EXPIRED))
+            channel.send(_report(num_commands, engine, done))
         else:
             engine.check()
             channel.send(Report(num_commands, engine.load()))
@@ -94,6 +116,9 @@ def _report(num_commands: int, engine: Engine, done: Beat) -> Report:
         num_output_tokens=done.committed.num_output_tokens,
         num_step_tokens=done.num_step_tokens,
         step_seconds=done.step_seconds,
+        num_cached_tokens=done.num_cached_tokens,
+        predicted_seconds=done.predicted_seconds,
+        budget_tokens=done.budget_tokens,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 import uvloop
 
 from fastgen_api import names
-from fastgen_api.spec import DType
+from fastgen_api.spec import BudgetMode, DType
 from fastgen_runtime.config import Config
 from fastgen_runtime.log import log_problem, start_logging
 from fastgen_runtime.startup_error import StartupError
@@ -31,7 +31,16 @@ def serve(
     ] = None,
     max_concurrent_requests: Annotated[int, typer.Option(help="Most requests in a step.")] = 256,
     kv_block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 64,
-    token_budget: Annotated[int, typer.Option(help="Most tokens of a step.")] = 512,
+    token_budget_mode: Annotated[
+        BudgetMode,
+        typer.Option(help="Auto: smaller steps where streams would miss the SLO; Fixed: never."),
+    ] = BudgetMode.AUTO,
+    token_budget: Annotated[
+        int | None, typer.Option(help="Most tokens of a step; default: 2048 for Auto, else 512.")
+    ] = None,
+    prefix_caching: Annotated[
+        bool, typer.Option(help="Keep the blocks of prompts for others that begin alike.")
+    ] = True,
     memory_percent: Annotated[int, typer.Option(help="Share of the memory to use.")] = 90,
     slo_file: Annotated[
         Path | None, typer.Option(help="The SLO as JSON; read again when it changes.")
@@ -53,7 +62,9 @@ def serve(
         max_model_length=max_model_length,
         max_concurrent_requests=max_concurrent_requests,
         kv_block_size=kv_block_size,
+        token_budget_mode=token_budget_mode,
         token_budget=token_budget,
+        prefix_caching=prefix_caching,
         memory_percent=memory_percent,
         slo_file=slo_file,
         drain_seconds=drain_seconds,

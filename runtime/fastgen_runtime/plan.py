@@ -5,10 +5,13 @@ budget. Requests that owe one token come first, then prompts fill the rest: Dyna
 (Holmes et al., DeepSpeed-FastGen, arXiv 2401.08671, section 3).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from fastgen_runtime.blocks import blocks_for
+from fastgen_api.spec import BudgetMode
+from fastgen_runtime.blocks import BlockPool, blocks_for
+from fastgen_runtime.budget import Budget
+from fastgen_runtime.outlook import LengthHistory, Outlook
 from fastgen_runtime.request import Request
 
 
@@ -16,7 +19,9 @@ from fastgen_runtime.request import Request
 class Limits:
     """budget_tokens: most tokens of a step. max_running: most requests that hold blocks.
     max_waiting: length of the queue. max_length: most tokens of a request, prompt and output.
-    expected_output_tokens: how long an answer is taken to become until it proves longer.
+    expected_output_tokens: how long an answer is taken to become before any have ended.
+    budget_mode: Auto makes steps smaller where running streams would fall behind their pace.
+    prefix_caching: whether requests find the blocks of what others began with.
     """
 
     budget_tokens: int
@@ -24,6 +29,8 @@ class Limits:
     max_waiting: int
     max_length: int
     expected_output_tokens: int = 256
+    budget_mode: BudgetMode = BudgetMode.FIXED
+    prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         # Each running request must get its token in each step, whatever the others do.
@@ -34,126 +41,230 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that is let in, and the blocks that it finds in the prefix cache."""
+
+    request: Request
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What `schedule` decided: whom to let go, whom to let in, and each one's number of tokens."""
+    """What `schedule` decided: whom to let go, whom to let in, and each one's number of tokens.
+
+    budget_tokens: the most tokens that the step could have had.
+    """
 
     preempted: tuple[Request, ...]
-    admitted: tuple[Request, ...]
+    admitted: tuple[Admission, ...]
     pieces: tuple[tuple[Request, int], ...]
-
-
-def expected_remaining(request: Request, limits: Limits) -> int:
-    """Output tokens still to come: as expected, or as many again once that has proved wrong."""
-    done = request.num_output_tokens
-    guess = max(limits.expected_output_tokens - done, done, 1)
-    return min(request.new.max_tokens - done, guess)
-
-
-def peak_blocks(requests: Iterable[Request], limits: Limits, block_size: int) -> int:
-    """Most blocks that `requests` hold at once if each ends when expected; never too few.
-
-    Past-Future scheduling (Gong et al., arXiv 2507.10150): in the order of what remains, the peak
-    is at the end of one of them, when all that end later have grown by as much.
-    """
-    outlook = sorted(
-        ((expected_remaining(request, limits), len(request.token_ids)) for request in requests),
-        reverse=True,
-    )
-    peak_tokens = sum_tokens = 0
-    for count, (remaining, length) in enumerate(outlook, start=1):
-        # The last block of each is taken to hold one token only.
-        sum_tokens += length + block_size - 1
-        peak_tokens = max(peak_tokens, sum_tokens + count * remaining)
-    return blocks_for(peak_tokens, block_size)
+    budget_tokens: int
 
 
 def schedule(
     running: Sequence[Request],
-    waiting: Sequence[Request],
-    num_blocks: int,
-    num_free: int,
-    block_size: int,
+    waiting: Iterable[Request],
+    pool: BlockPool,
     limits: Limits,
+    budget: Budget,
+    history: LengthHistory,
+    shared: Collection[int] = (),
 ) -> Plan:
-    """Plans one step. `running` and `waiting` in order of arrival; nothing is changed.
+    """Plans one step; nothing is changed. shared: blocks that running requests found in the cache.
 
-    Some request always gets a token while there is any: the one with most computed tokens is never
-    preempted for another, and no request is larger than the pool.
+    `running` and `waiting` come in order: the most important first, then the first that came. Some
+    request always gets a token while there is any: of the most important ones that with most to
+    recompute is never preempted for another, and no request is larger than the pool.
     """
-    draft = _Draft(list(running), num_free, block_size, limits.budget_tokens)
-    for request in sorted(running, key=lambda request: request.num_owed > 1):
-        draft.give(request)
-    admitted: list[Request] = []
-    # After a preemption there is no room: letting others in would only preempt again.
-    if not draft.preempted:
-        for request in waiting:
-            candidates = [*draft.running, request]
-            if draft.budget == 0 or len(candidates) > limits.max_running:
-                break
-            if len(candidates) > 1 and peak_blocks(candidates, limits, block_size) > num_blocks:
-                break
-            draft.running.append(request)
-            admitted.append(request)
+    draft = _Draft(running, pool, limits, budget, history, shared)
+    prompts = []
+    for request in running:
+        if request.num_owed > 1:
+            prompts.append(request)
+        else:
             draft.give(request)
-    return Plan(tuple(draft.preempted), tuple(admitted), tuple(draft.pieces.items()))
+    next_prompt = 0
+    draft.prompts = prompts
+    # After a preemption there is no room: letting others in would only preempt again.
+    for request in () if draft.preempted else waiting:
+        while next_prompt < len(prompts) and prompts[next_prompt].priority <= request.priority:
+            draft.give(prompts[next_prompt])
+            next_prompt += 1
+        if draft.preempted or not draft.admit(request):
+            break
+    for request in prompts[next_prompt:]:
+        draft.give(request)
+    return Plan(
+        tuple(draft.preempted),
+        tuple(Admission(request, block_ids) for request, block_ids in draft.admitted.items()),
+        tuple(draft.pieces.items()),
+        draft.budget_tokens,
+    )
 
 
 class _Draft:
     """A plan in the making; blocks are counted, not taken."""
 
-    __slots__ = ("_block_size", "_free", "budget", "pieces", "preempted", "running")
-
-    def __init__(self, running: list[Request], num_free: int, block_size: int, budget: int) -> None:
-        self.running = running
-        self.budget = budget
+    def __init__(
+        self,
+        running: Sequence[Request],
+        pool: BlockPool,
+        limits: Limits,
+        budget: Budget,
+        history: LengthHistory,
+        shared: Collection[int],
+    ) -> None:
         self.pieces: dict[Request, int] = {}
-        self.preempted: list[Request] = []
-        self._free = num_free
-        self._block_size = block_size
+        self.admitted: dict[Request, tuple[int, ...]] = {}
+        # Dicts, for their order and for quick look-ups.
+        self.preempted: dict[Request, None] = {}
+        self.prompts: Sequence[Request] = ()
+        self._running = dict.fromkeys(running)
+        self._pool = pool
+        self._block_size = pool.block_size
+        self._free = pool.num_free
+        self._dropped: dict[int, int] = {}
+        self._limits = limits
+        self._history = history
+        self._outlook: Outlook | None = None
+        self._shared = shared
+        self._claimed: set[int] = set()
+        self._tokens = budget.tokens
+        self._cost = budget.cost
+        self._least_prompt_tokens = budget.least_prompt_tokens
+        self._seconds = None if budget.seconds is None else budget.seconds - budget.cost.base
+
+    @property
+    def budget_tokens(self) -> int:
+        """What was given, and what could be given to one more prompt."""
+        return sum(self.pieces.values()) + self._affordable(0)
 
     def give(self, request: Request) -> None:
-        """Gives a request as much of what it owes as budget and blocks allow."""
-        if request in self.preempted or self.budget == 0:
+        """Gives a running request as much of what it owes as budget and blocks allow."""
+        if request in self.preempted:
             return
-        held = len(request.block_ids)
-        wanted = min(request.num_owed, self.budget)
+        owed = request.num_owed
+        wanted = owed if owed == 1 else min(owed, self._affordable(request.num_computed))
+        if wanted < 1 or self._tokens < 1:
+            return
         # A prompt makes do with the free blocks; an answer under way, or the only one left to
         # make progress, may take another's.
-        while self._room(request) < 1 and (request.num_owed == 1 or not self.pieces):
-            victim = min(
-                (other for other in self.running if other is request or self._holds(other)),
-                key=_least_to_recompute,
-            )
+        while self._room(request) < 1 and (owed == 1 or not self.pieces):
+            victim = self._victim(request)
             self._preempt(victim)
             if victim is request:
                 return
-        wanted = min(wanted, self._room(request))
-        if wanted > 0:
-            self.pieces[request] = wanted
-            self.budget -= wanted
-            self._free -= self._needed(request, wanted) - held
+        self._take(request, min(wanted, self._room(request)))
+
+    def admit(self, request: Request) -> bool:
+        """Lets a waiting request in if it has its turn; False: nobody behind it, either."""
+        if len(self._running) >= self._limits.max_running:
+            return False
+        if self._is_in_the_making(request):
+            return True
+        block_ids = self._pool.match(request.digests, request.num_matchable(self._block_size))
+        num_computed = len(block_ids) * self._block_size
+        if self._affordable(num_computed) < 1:
+            return False
+        if self._outlook is None:
+            self._outlook = Outlook(
+                self._running, self._history, self._block_size, len(self._shared)
+            )
+        new = sum(i not in self._shared and i not in self._claimed for i in block_ids)
+        fits = self._outlook.fits(request, len(block_ids), new, self._pool.num_blocks)
+        if self._running and not fits:
+            return False
+        idle = (i for i in block_ids if i not in self._claimed)
+        self._free -= sum(self._pool.num_references(i) == 0 for i in idle)
+        self._claimed.update(block_ids)
+        self._outlook.add(request, len(block_ids), new)
+        self._running[request] = None
+        self.admitted[request] = block_ids
+        wanted = min(len(request.token_ids) - num_computed, self._affordable(num_computed))
+        self._take(request, min(wanted, self._room(request)))
+        return True
+
+    def _is_in_the_making(self, request: Request) -> bool:
+        """Whether a running request's next block is one that the request needs and nobody has.
+
+        Then it waits: the block comes with this step, or with one of the next.
+        """
+        most = request.num_matchable(self._block_size)
+        for other in (*self.prompts, *self.admitted):
+            index = self._num_computed(other) // self._block_size
+            if (
+                index < min(most, len(other.digests))
+                and other.digests[index] == request.digests[index]
+                and self._pool.find(request.digests[index]) is None
+            ):
+                return True
+        return False
+
+    def _num_computed(self, request: Request) -> int:
+        return request.num_computed + self._block_size * len(self.admitted.get(request, ()))
+
+    def _affordable(self, start: int) -> int:
+        """The largest piece of a prompt, from `start` on, for which there is budget."""
+        if self._seconds is None or self._tokens < 1:
+            return self._tokens
+        within = self._cost.tokens_within(self._seconds, start, self._tokens)
+        return min(self._tokens, max(within, self._least_prompt_tokens))
+
+    def _take(self, request: Request, piece: int) -> None:
+        if piece < 1:
+            return
+        self._free -= self._needed(request, piece) - self._held(request)
+        self.pieces[request] = piece
+        self._tokens -= piece
+        if self._seconds is not None:
+            self._seconds -= self._cost.chunk_seconds(self._num_computed(request), piece)
+            if request.num_owed > 1 or request in self.admitted:
+                self._least_prompt_tokens = max(0, self._least_prompt_tokens - piece)
+
+    def _held(self, request: Request) -> int:
+        return len(request.block_ids) or len(self.admitted.get(request, ()))
 
     def _room(self, request: Request) -> int:
         """Positions that the request's own and all free blocks have left."""
-        blocks = len(request.block_ids) + self._free
-        return blocks * self._block_size - request.num_computed
+        blocks = self._held(request) + self._free
+        return blocks * self._block_size - self._num_computed(request)
 
     def _needed(self, request: Request, piece: int) -> int:
         """Blocks that the request holds after this piece."""
-        needed = blocks_for(request.num_computed + piece, self._block_size)
-        return max(needed, len(request.block_ids))
+        needed = blocks_for(self._num_computed(request) + piece, self._block_size)
+        return max(needed, self._held(request))
 
-    def _holds(self, request: Request) -> bool:
-        return bool(request.block_ids) or request in self.pieces
+    def _victim(self, needy: Request) -> Request:
+        """Whom to preempt for `needy`: no more important one, the cheapest to compute again."""
+        return min(
+            (
+                other
+                for other in self._running
+                if other is needy
+                or (other.priority >= needy.priority and (other.block_ids or other in self.pieces))
+            ),
+            key=lambda request: (-request.priority, self._lost_tokens(request), -request.arrival),
+        )
+
+    def _lost_tokens(self, request: Request) -> int:
+        """Tokens that the request would compute again; what others hold, too, stays cached.
+
+        One that holds nothing by itself is no cheap victim: nothing would become free.
+        """
+        kept = sum(
+            self._pool.num_references(i) - self._dropped.get(i, 0) > 1 for i in request.block_ids
+        )
+        lost = request.num_computed - kept * self._block_size
+        return lost if lost > 0 else request.num_computed
 
     def _preempt(self, victim: Request) -> None:
+        """Takes a running request's piece and blocks; its shared ones are free with the last."""
         piece = self.pieces.pop(victim, 0)
-        self.budget += piece
-        self._free += self._needed(victim, piece)
-        self.running.remove(victim)
-        self.preempted.append(victim)
-
-
-def _least_to_recompute(request: Request) -> tuple[int, int]:
-    """The cheapest victim first; among equals the one that came last."""
-    return request.num_computed, -request.arrival
+        self._tokens += piece
+        self._free += self._needed(victim, piece) - self._held(victim)
+        for block_id in victim.block_ids:
+            self._dropped[block_id] = self._dropped.get(block_id, 0) + 1
+            if self._dropped[block_id] == self._pool.num_references(block_id):
+                self._free += 1
+        del self._running[victim]
+        self.preempted[victim] = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from fastgen_runtime.blocks import chain_digest
 from fastgen_runtime.step import Sampling, TokenLogprobs, TokenMask
 
 
@@ -117,18 +118,31 @@ class NewToken:
 class Request:
     """A request in the engine.
 
-    token_ids: prompt and output. num_computed: how many of them are in the KV cache.
-    num_counted: the most that was ever computed, so that recomputing counts nothing twice.
-    constraint: what its grammar allows next.
+    constraint: what its grammar allows next. chain: where the digests of its blocks begin; None
+    when it shares nothing. token_ids: prompt and output. num_computed: how many of them are in the
+    KV cache. num_counted: the most that was ever computed or found in the cache, so that
+    recomputing counts nothing twice. digests: of the full blocks of `token_ids`. num_published:
+    how many blocks of its table the pool knows the content of. num_hits: how many of them it found
+    there. num_cached: prompt tokens that it never had to compute. prompt_logprobs: of the prompt's
+    tokens from the second on, as far as they are known. queue_seconds, first_token_at: None before
+    the first chunk and token.
     """
 
     new: NewRequest
     arrival: int
     constraint: Constraint | None = None
+    chain: bytes | None = None
     token_ids: list[int] = field(init=False)
     num_computed: int = 0
     num_counted: int = 0
     block_ids: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    num_published: int = 0
+    num_hits: int = 0
+    num_cached: int = 0
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    queue_seconds: float | None = None
+    first_token_at: float | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.new.prompt_token_ids)
@@ -136,6 +150,15 @@ class Request:
     @property
     def request_id(self) -> str:
         return self.new.request_id
+
+    @property
+    def priority(self) -> int:
+        return self.new.priority
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its turn among others."""
+        return self.new.priority, self.arrival
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -149,3 +172,25 @@ class Request:
     def num_owed(self) -> int:
         """Tokens to compute before the next one can be chosen."""
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether some of the prompt's tokens must be computed for their log probabilities."""
+        wanted = self.new.num_prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
+
+    def num_matchable(self, block_size: int) -> int:
+        """The most full blocks that need not be computed; the last token always is."""
+        if self.chain is None:
+            return 0
+        if self.wants_prompt_logprobs:
+            return len(self.prompt_logprobs) // block_size
+        return (len(self.token_ids) - 1) // block_size
+
+    def extend_digests(self, block_size: int) -> None:
+        """Adds the digests of blocks that `token_ids` has filled since."""
+        if self.chain is None:
+            return
+        for end in range((len(self.digests) + 1) * block_size, len(self.token_ids) + 1, block_size):
+            parent = self.digests[-1] if self.digests else self.chain
+            self.digests.append(chain_digest(parent, self.token_ids[end - block_size : end]))

@@ -1,10 +1,16 @@
 """The requests of an engine: which wait, which run, and the blocks that they hold."""
 
+import heapq
+from bisect import insort
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from fastgen_runtime.blocks import BlockPool, blocks_for
-from fastgen_runtime.plan import Limits, schedule
+from fastgen_runtime.blocks import NO_PARENT, BlockPool, blocks_for, chain_start
+from fastgen_runtime.budget import Budget
+from fastgen_runtime.chunk import make_chunk
+from fastgen_runtime.outlook import LengthHistory
+from fastgen_runtime.plan import Admission, Limits, schedule
 from fastgen_runtime.request import (
     Constraint,
     FinishReason,
@@ -13,13 +19,29 @@ from fastgen_runtime.request import (
     Refusal,
     RefusalKind,
     Request,
+    Started,
 )
 from fastgen_runtime.step import Chunk, ChunkResult, Step
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A step that is to be computed, and what came with it.
+
+    expired: requests whose deadline has passed; they are gone. num_cached_tokens: prompt tokens
+    that its new requests found in the cache. budget_tokens: the most that it could have had.
+    """
+
+    step: Step
+    expired: tuple[str, ...] = ()
+    num_cached_tokens: int = 0
+    budget_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
-    """What a step brought. Tokens that were computed again after a preemption do not count."""
+    """What a step brought. Tokens that were computed again after a preemption do not count, nor do
+    prompt tokens that were in the cache."""
 
     tokens: tuple[NewToken, ...]
     num_prompt_tokens: int
@@ -40,9 +62,14 @@ class Scheduler:
         self.num_preemptions = 0
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[str, Request] = {}
+        # Both in the order of priority, then of arrival.
         self._running: list[Request] = []
         self._waiting: list[Request] = []
         self._arrivals = 0
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._history = LengthHistory(limits.expected_output_tokens)
+        # How many running requests found each block in the cache.
+        self._hits: Counter[int] = Counter()
 
     @property
     def running(self) -> Sequence[Request]:
@@ -81,10 +108,13 @@ class Scheduler:
                 f"{len(self._running)} requests run and {len(self._waiting)} wait, "
                 "which is all that this replica takes",
             )
-        request = Request(new, self._arrivals, constraint)
+        request = Request(new, self._arrivals, constraint, self._chain(new))
+        request.extend_digests(self.blocks.block_size)
         self._arrivals += 1
         self._requests[new.request_id] = request
-        self._waiting.append(request)
+        insort(self._waiting, request, key=_order)
+        if new.deadline is not None:
+            heapq.heappush(self._deadlines, (new.deadline, request.arrival, request))
         return None
 
     def abort(self, request_id: str) -> None:
@@ -93,59 +123,114 @@ class Scheduler:
         if request is not None:
             self._forget(request)
 
-    def schedule(self) -> Step:
-        """The next step, its blocks reserved; without chunks when there is nothing to do."""
+    def schedule(self, now: float, budget: Budget | None = None) -> Scheduled:
+        """The next step, its blocks reserved; without chunks when there is nothing to do.
+
+        now: on `time.monotonic`'s clock. budget: None for all that the limits allow.
+        """
+        expired = self._drop_expired(now)
         plan = schedule(
             self._running,
             self._waiting,
-            self.blocks.num_blocks,
-            self.blocks.num_free,
-            self.blocks.block_size,
+            self.blocks,
             self.limits,
+            budget or Budget(self.limits.budget_tokens),
+            self._history,
+            self._hits,
         )
         for request in plan.preempted:
             self._running.remove(request)
-            self._waiting.append(request)
+            insort(self._waiting, request, key=_order)
             self._release(request)
-        for request in plan.admitted:
-            self._waiting.remove(request)
-            self._running.append(request)
-        if plan.preempted:
-            self.num_preemptions += len(plan.preempted)
-            self._waiting.sort(key=lambda request: request.arrival)
-        self._running.sort(key=lambda request: request.arrival)
-        return Step(tuple(self._chunk(request, piece) for request, piece in plan.pieces))
+        self.num_preemptions += len(plan.preempted)
+        num_cached = sum(self._admit(admission, now) for admission in plan.admitted)
+        step = Step(tuple(self._chunk(request, piece) for request, piece in plan.pieces))
+        return Scheduled(step, expired, num_cached, plan.budget_tokens)
 
-    def commit(self, step: Step, results: Sequence[ChunkResult]) -> Committed:
+    def commit(self, step: Step, results: Sequence[ChunkResult], now: float) -> Committed:
         """Notes that `step` was computed; `results`: one per chunk."""
         tokens: list[NewToken] = []
-        num_prompt = num_output = 0
+        num_prompt = 0
         for chunk, result in zip(step.chunks, results, strict=True):
-            token_id = result.token_id
             request = self._requests[chunk.request_id]
             end = chunk.start + len(chunk.token_ids)
             num_prompt += max(0, min(end, request.num_prompt_tokens) - request.num_counted)
             request.num_computed = end
             request.num_counted = max(request.num_counted, end)
-            if (token_id is None) != (chunk.sampling is None):
+            self._publish(request)
+            if (result.token_id is None) != (chunk.sampling is None):
                 raise ValueError(f"request {chunk.request_id}: a token too many or too few")
-            if token_id is None:
-                continue
-            request.token_ids.append(token_id)
-            num_output += 1
-            finish = self._finish_reason(request, token_id)
-            tokens.append(NewToken(request.request_id, token_id, finish))
-            if finish is not None:
-                self._forget(request)
-        return Committed(tuple(tokens), num_prompt, num_output)
+            if len(result.prompt_logprobs) != len(chunk.targets):
+                raise ValueError(f"request {chunk.request_id}: not all its prompt's probabilities")
+            if chunk.targets:
+                known = len(request.prompt_logprobs) - chunk.start
+                request.prompt_logprobs += result.prompt_logprobs[known:]
+            if result.token_id is not None:
+                tokens.append(self._take_token(request, result.token_id, result, now))
+        return Committed(tuple(tokens), num_prompt, len(tokens))
 
     def check(self) -> None:
         """Raises BlocksCorruptedError unless each block is free or in a running request's table."""
         self.blocks.check([request.block_ids for request in self._running])
 
+    def _chain(self, new: NewRequest) -> bytes | None:
+        if self.limits.prefix_caching:
+            return NO_PARENT
+        return chain_start(new.group) if new.group else None
+
+    def _drop_expired(self, now: float) -> tuple[str, ...]:
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, request = heapq.heappop(self._deadlines)
+            if self._requests.get(request.request_id) is request:
+                self._forget(request)
+                expired.append(request.request_id)
+        return tuple(expired)
+
+    def _admit(self, admission: Admission, now: float) -> int:
+        """Lets a request in; how many of its prompt's tokens need not be computed for once."""
+        request, block_ids = admission.request, admission.block_ids
+        self._waiting.remove(request)
+        insort(self._running, request, key=_order)
+        self.blocks.share(block_ids)
+        self._hits.update(block_ids)
+        request.block_ids = list(block_ids)
+        request.num_hits = request.num_published = len(block_ids)
+        request.num_computed = len(block_ids) * self.blocks.block_size
+        num_cached = min(request.num_computed, request.num_prompt_tokens) - request.num_counted
+        num_cached = max(0, num_cached)
+        request.num_cached += num_cached
+        request.num_counted = max(request.num_counted, request.num_computed)
+        if request.queue_seconds is None:
+            request.queue_seconds = max(0.0, now - request.new.arrived)
+        return num_cached
+
+    def _publish(self, request: Request) -> None:
+        """Makes the blocks known that are full and computed now."""
+        full = min(request.num_computed // self.blocks.block_size, len(request.digests))
+        for index in range(request.num_published, full):
+            self.blocks.publish(request.block_ids[index], request.digests[index])
+        request.num_published = max(request.num_published, full)
+
+    def _take_token(
+        self, request: Request, token_id: int, result: ChunkResult, now: float
+    ) -> NewToken:
+        started = None
+        if request.first_token_at is None:
+            request.first_token_at = now
+            started = Started(
+                request.queue_seconds or 0.0, request.num_cached, tuple(request.prompt_logprobs)
+            )
+        request.token_ids.append(token_id)
+        request.extend_digests(self.blocks.block_size)
+        finish = self._finish_reason(request, token_id)
+        if finish is not None:
+            self._forget(request)
+        return NewToken(request.request_id, token_id, finish, result.logprobs, started)
+
     def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
         is_complete = request.constraint is not None and request.constraint.accept(token_id)
-        if is_complete:
+        if is_complete or token_id in request.new.stop_token_ids:
             return FinishReason.STOP
         if token_id in self._eos_token_ids and not request.new.ignore_eos:
             return FinishReason.STOP
@@ -155,29 +240,31 @@ class Scheduler:
 
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]
+        # Which have blocks can be waiting no more, but one that runs may have got none yet.
         (self._running if request in self._running else self._waiting).remove(request)
         self._release(request)
+        if request.num_output_tokens:
+            self._history.note(request.num_output_tokens)
 
     def _release(self, request: Request) -> None:
+        for block_id in request.block_ids[: request.num_hits]:
+            self._hits[block_id] -= 1
+            if not self._hits[block_id]:
+                del self._hits[block_id]
         self.blocks.release(request.block_ids)
         request.block_ids = []
-        request.num_computed = 0
+        request.num_computed = request.num_published = request.num_hits = 0
 
     def _chunk(self, request: Request, piece: int) -> Chunk:
-        start, end = request.num_computed, request.num_computed + piece
+        end = request.num_computed + piece
         missing = blocks_for(end, self.blocks.block_size) - len(request.block_ids)
         if missing > 0:
             reserved = self.blocks.reserve(missing)
             if reserved is None:
                 raise RuntimeError("the plan gave away blocks that are not there")
             request.block_ids.extend(reserved)
-        is_last = end == len(request.token_ids)
-        constraint = request.constraint if is_last else None
-        return Chunk(
-            request_id=request.request_id,
-            token_ids=request.token_ids[start:end],
-            start=start,
-            block_ids=tuple(request.block_ids),
-            sampling=request.new.sampling if is_last else None,
-            mask=None if constraint is None else constraint.mask(),
-        )
+        return make_chunk(request, piece, self._eos_token_ids)
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return request.order

@@ -1,169 +1,32 @@
-"""The scheduler keeps its promises for any pool, budget, lengths and aborts."""
+"""What a step is made of: answers first, prompts after them, priorities, deadlines, victims."""
 
-import itertools
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import numpy as np
+from toy_model import EOS, ToyCache, advance, alone, drive, pieces, request
 
-from fastgen_runtime.blocks import BlockPool, BlocksCorruptedError
-from fastgen_runtime.plan import Limits, peak_blocks, schedule
-from fastgen_runtime.request import (
-    FinishReason,
-    NewRequest,
-    NewToken,
-    Refusal,
-    RefusalKind,
-    Request,
-)
+from fastgen_runtime.blocks import BlockPool
+from fastgen_runtime.budget import Budget
+from fastgen_runtime.outlook import LengthHistory
+from fastgen_runtime.plan import Limits, schedule
+from fastgen_runtime.request import FinishReason, NewRequest, NewToken, RefusalKind, Request
 from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import ChunkResult, Sampling, Step
-
-EOS = 0
+from fastgen_runtime.step import Sampling, TokenMask
 
 
-def next_token(token_ids: list[int]) -> int:
-    """A toy model: the next token depends on all before it, so any mistake shows."""
-    return (sum((i + 1) * token for i, token in enumerate(token_ids)) * 31 + 7) % 97
-
-
-class ToyCache:
-    """Computes steps as a runner would: reads its context only from the blocks it is given."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.positions: dict[tuple[int, int], int] = {}
-
-    def run(self, step: Step) -> list[ChunkResult]:
-        results = []
-        for chunk in step.chunks:
-            for position, token in enumerate(chunk.token_ids, start=chunk.start):
-                block = chunk.block_ids[position // self.block_size]
-                self.positions[block, position % self.block_size] = token
-            context = [
-                self.positions[chunk.block_ids[i // self.block_size], i % self.block_size]
-                for i in range(chunk.start + len(chunk.token_ids))
-            ]
-            results.append(ChunkResult(next_token(context) if chunk.sampling else None))
-        return results
-
-
-def alone(new: NewRequest) -> list[int]:
-    """The tokens that a request gets when nobody else is there."""
-    token_ids = list(new.prompt_token_ids)
-    while len(token_ids) < len(new.prompt_token_ids) + new.max_tokens:
-        token_ids.append(next_token(token_ids))
-        if token_ids[-1] == EOS and not new.ignore_eos:
-            break
-    return token_ids[len(new.prompt_token_ids) :]
-
-
-def request(request_id: str, prompt: int, max_tokens: int, ignore_eos: bool = False) -> NewRequest:
-    token_ids = [(len(request_id) * 13 + i * 7) % 97 for i in range(prompt)]
-    return NewRequest(request_id, token_ids, max_tokens, Sampling(), ignore_eos)
-
-
-@st.composite
-def situations(draw: st.DrawFn) -> tuple[BlockPool, Limits, list[NewRequest], set[int]]:
-    pool = BlockPool(draw(st.integers(1, 24)), draw(st.integers(1, 6)))
-    budget = draw(st.integers(1, 24))
-    limits = Limits(
-        budget_tokens=budget,
-        max_running=draw(st.integers(1, budget)),
-        max_waiting=draw(st.integers(0, 30)),
-        max_length=draw(st.integers(2, 200)),
-        expected_output_tokens=draw(st.sampled_from([1, 4, 1000])),
-    )
-    sizes = st.tuples(st.integers(1, 40), st.integers(1, 30), st.booleans())
-    news = [request(f"r{i}", *size) for i, size in enumerate(draw(st.lists(sizes, max_size=25)))]
-    aborted = draw(st.sets(st.integers(0, 25), max_size=4))
-    return pool, limits, news, aborted
-
-
-@settings(max_examples=300, deadline=None)
-@given(situations(), st.integers(1, 7))
-def test_every_request_gets_its_tokens_whatever_else_happens(
-    situation: tuple[BlockPool, Limits, list[NewRequest], set[int]], per_step: int
-) -> None:
-    pool, limits, news, aborted = situation
-    scheduler = Scheduler(pool, limits, eos_token_ids=[EOS])
-    cache = ToyCache(pool.block_size)
-    to_come = [(i, new) for i, new in enumerate(news)]
-    taken: dict[str, NewRequest] = {}
-    refused: dict[str, Refusal] = {}
-    got: dict[str, list[NewToken]] = {}
-    prompt_tokens = output_tokens = 0
-    bound = sum(len(n.prompt_token_ids) + n.max_tokens for n in news) ** 2 + 10
-    for number in itertools.count():
-        assert number < bound, "no progress"
-        arriving, to_come = to_come[:per_step], to_come[per_step:]
-        for _, new in arriving:
-            refusal = scheduler.add(new)
-            if refusal is None:
-                taken[new.request_id] = new
-                got[new.request_id] = []
-            else:
-                refused[new.request_id] = refusal
-        if number in aborted and got:
-            victim = sorted(got)[number % len(got)]
-            scheduler.abort(victim)
-            taken.pop(victim, None)
-        scheduler.check()
-        if not (scheduler.running or scheduler.waiting or to_come):
-            break
-        busy = bool(scheduler.running or scheduler.waiting)
-        step = scheduler.schedule()
-        scheduler.check()
-        assert bool(step.chunks) == busy
-        assert step.num_tokens <= limits.budget_tokens
-        assert len(scheduler.running) <= limits.max_running
-        assert max(Counter(chunk.request_id for chunk in step.chunks).values(), default=1) == 1
-        committed = scheduler.commit(step, cache.run(step))
-        prompt_tokens += committed.num_prompt_tokens
-        output_tokens += committed.num_output_tokens
-        for token in committed.tokens:
-            got[token.request_id].append(token)
-    for request_id, new in taken.items():
-        tokens = [token.token_id for token in got[request_id]]
-        assert tokens == alone(new)
-        finishes = [token.finish for token in got[request_id]]
-        assert finishes[:-1] == [None] * (len(tokens) - 1)
-        ended = tokens[-1] == EOS and not new.ignore_eos
-        assert finishes[-1] is (FinishReason.STOP if ended else FinishReason.LENGTH)
-    assert output_tokens == sum(len(tokens) for tokens in got.values())
-    if not aborted:
-        assert prompt_tokens == sum(len(new.prompt_token_ids) for new in taken.values())
-    assert pool.num_free == pool.num_blocks
-    most = scheduler.max_length
-    for request_id, refusal in refused.items():
-        new = next(new for new in news if new.request_id == request_id)
-        too_long = len(new.prompt_token_ids) + new.max_tokens > most
-        assert refusal.kind is (RefusalKind.TOO_LONG if too_long else RefusalKind.FULL)
-
-
-def drive(scheduler: Scheduler, cache: ToyCache) -> list[Step]:
-    """Steps until all requests have ended."""
-    steps = []
-    while scheduler.running or scheduler.waiting:
-        steps.append(scheduler.schedule())
-        scheduler.commit(steps[-1], cache.run(steps[-1]))
-    return steps
+def scheduler_of(blocks: int, budget: int, running: int = 8, expected: int = 256) -> Scheduler:
+    limits = Limits(budget, running, 8, 200, expected_output_tokens=expected)
+    return Scheduler(BlockPool(blocks, 4), limits, [EOS])
 
 
 def test_answers_come_first_and_prompts_fill_the_budget() -> None:
-    scheduler = Scheduler(BlockPool(100, 4), Limits(16, 8, 8, 200))
-    cache = ToyCache(4)
-    scheduler.add(request("a", 3, 20, ignore_eos=True))
-    scheduler.commit(step := scheduler.schedule(), cache.run(step))
-    scheduler.add(request("long", 40, 2, ignore_eos=True))
-    scheduler.add(request("next", 10, 2, ignore_eos=True))
-    pieces = []
-    for _ in range(4):
-        step = scheduler.schedule()
-        scheduler.commit(step, cache.run(step))
-        pieces.append([(chunk.request_id, len(chunk.token_ids)) for chunk in step.chunks])
-    assert pieces == [
+    scheduler, cache = scheduler_of(100, 16), ToyCache(4)
+    scheduler.add(request("a", 3, 20))
+    advance(scheduler, cache)
+    scheduler.add(request("long", 40, 2))
+    scheduler.add(request("next", 10, 2))
+    assert [pieces(advance(scheduler, cache)[0]) for _ in range(4)] == [
         [("a", 1), ("long", 15)],
         [("a", 1), ("long", 15)],
         [("a", 1), ("long", 10), ("next", 5)],
@@ -172,14 +35,14 @@ def test_answers_come_first_and_prompts_fill_the_budget() -> None:
 
 
 def test_only_the_last_piece_of_a_prompt_asks_for_a_token() -> None:
-    scheduler = Scheduler(BlockPool(100, 4), Limits(16, 8, 8, 200))
+    scheduler = scheduler_of(100, 16)
     scheduler.add(request("a", 40, 1))
     steps = drive(scheduler, ToyCache(4))
     assert [step.chunks[0].sampling is not None for step in steps] == [False, False, True]
 
 
 def test_a_request_that_can_never_fit_is_told_the_limit() -> None:
-    scheduler = Scheduler(BlockPool(4, 4), Limits(16, 8, 8, 200))
+    scheduler = scheduler_of(4, 16)
     refusal = scheduler.add(request("a", 10, 7))
     assert refusal is not None
     assert refusal.kind is RefusalKind.TOO_LONG
@@ -196,23 +59,12 @@ def test_the_queue_is_bounded() -> None:
     assert refusal.kind is RefusalKind.FULL
 
 
-def test_requests_are_let_in_only_when_their_expected_peaks_fit() -> None:
-    scheduler = Scheduler(BlockPool(10, 4), Limits(16, 8, 8, 200, expected_output_tokens=100))
-    for i in range(3):
-        scheduler.add(request(f"r{i}", 4, 12, ignore_eos=True))
-    scheduler.schedule()
-    assert [r.request_id for r in scheduler.running] == ["r0", "r1"]
-    assert scheduler.num_preemptions == 0
-
-
 def test_the_victim_of_a_full_pool_is_the_one_with_least_to_recompute() -> None:
-    scheduler = Scheduler(BlockPool(6, 4), Limits(16, 8, 8, 200, expected_output_tokens=1))
-    cache = ToyCache(4)
-    scheduler.add(request("short", 3, 12, ignore_eos=True))
-    scheduler.add(request("long", 11, 12, ignore_eos=True))
+    scheduler, cache = scheduler_of(6, 16, expected=1), ToyCache(4)
+    scheduler.add(request("short", 3, 12))
+    scheduler.add(request("long", 11, 12))
     while not scheduler.num_preemptions:
-        step = scheduler.schedule()
-        scheduler.commit(step, cache.run(step))
+        advance(scheduler, cache)
     assert [r.request_id for r in scheduler.running] == ["long"]
     assert [r.request_id for r in scheduler.waiting] == ["short"]
     drive(scheduler, cache)
@@ -220,19 +72,19 @@ def test_the_victim_of_a_full_pool_is_the_one_with_least_to_recompute() -> None:
 
 
 def test_a_preempted_request_keeps_its_place_and_is_counted_once() -> None:
-    scheduler = Scheduler(BlockPool(6, 4), Limits(4, 2, 8, 200, expected_output_tokens=1))
-    cache = ToyCache(4)
-    news = [request("short", 5, 6, True), request("long", 11, 6, True), request("next", 4, 2, True)]
+    limits = Limits(4, 2, 8, 200, expected_output_tokens=1)
+    scheduler, cache = Scheduler(BlockPool(6, 4), limits), ToyCache(4)
+    news = [request("short", 5, 6), request("long", 11, 6), request("next", 4, 2)]
     for new in news:
         scheduler.add(new)
     prompt_tokens = output_tokens = 0
     order: list[str] = []
     while scheduler.running or scheduler.waiting:
         before = scheduler.num_preemptions
-        step = scheduler.schedule()
+        step = scheduler.schedule(0.0).step
         if scheduler.num_preemptions > before and not order:
             order = [waiting.request_id for waiting in scheduler.waiting]
-        committed = scheduler.commit(step, cache.run(step))
+        committed = scheduler.commit(step, cache.run(step), 0.0)
         prompt_tokens += committed.num_prompt_tokens
         output_tokens += committed.num_output_tokens
     # The step that preempts lets nobody in, though a place in `running` became free.
@@ -242,66 +94,174 @@ def test_a_preempted_request_keeps_its_place_and_is_counted_once() -> None:
 
 
 def test_a_victim_gives_back_its_tokens_and_blocks() -> None:
-    def running(prompt: int, num_computed: int, block_ids: list[int], arrival: int) -> Request:
+    pool = BlockPool(6, 4)
+
+    def running(prompt: int, num_computed: int, arrival: int) -> Request:
         made = Request(request(f"r{arrival}", prompt, 4), arrival)
-        made.num_computed, made.block_ids = num_computed, block_ids
+        made.num_computed, made.block_ids = num_computed, pool.reserve(2) or []
         return made
 
-    first = running(6, 5, [0, 1], 0)
-    needy = running(9, 8, [2, 3], 1)
-    prompt = running(12, 8, [4, 5], 2)
-    plan = schedule([first, needy, prompt], [], 6, 0, 4, Limits(3, 3, 0, 100))
+    first, needy, prompt = running(6, 5, 0), running(9, 8, 1), running(12, 8, 2)
+    plan = schedule(
+        [first, needy, prompt], [], pool, Limits(3, 3, 0, 100), Budget(3), LengthHistory(256)
+    )
     assert plan.preempted == (first,)
     assert plan.pieces == ((needy, 1), (prompt, 2))
 
 
 def test_schedule_changes_nothing() -> None:
-    running = Request(request("a", 8, 8), 0)
-    waiting = Request(request("b", 8, 8), 1)
-    plan = schedule([running], [waiting], 20, 20, 4, Limits(12, 4, 4, 100))
+    running, waiting = Request(request("a", 8, 8), 0), Request(request("b", 8, 8), 1)
+    pool = BlockPool(20, 4)
+    plan = schedule(
+        [running], [waiting], pool, Limits(12, 4, 4, 100), Budget(12), LengthHistory(256)
+    )
     assert plan.pieces == ((running, 8), (waiting, 4))
-    assert plan.admitted == (waiting,)
+    assert [admission.request for admission in plan.admitted] == [waiting]
     assert (running.num_computed, running.block_ids, waiting.block_ids) == (0, [], [])
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=12),
-    st.integers(1, 8),
-)
-def test_the_predicted_peak_is_never_below_the_real_one(
-    sizes: list[tuple[int, int]], block_size: int
-) -> None:
-    limits = Limits(1000, 100, 0, 1000, expected_output_tokens=1000)
-    requests = [Request(request(f"r{i}", *size), i) for i, size in enumerate(sizes)]
-    predicted = peak_blocks(requests, limits, block_size)
-    real = 0
-    for elapsed in range(51):
-        held = [p + elapsed for p, output in sizes if elapsed <= output]
-        real = max(real, sum(-(-tokens // block_size) for tokens in held))
-    assert real <= predicted <= real + len(sizes)
+    assert pool.num_free == 20
 
 
 def test_unknown_requests_are_aborted_without_harm() -> None:
-    scheduler = Scheduler(BlockPool(4, 4), Limits(16, 8, 8, 200))
+    scheduler = scheduler_of(4, 16)
     scheduler.abort("nobody")
     scheduler.check()
 
 
-def test_the_pool_notices_a_second_release_and_a_lost_block() -> None:
-    pool = BlockPool(4, 4)
-    held = pool.reserve(2)
-    assert held is not None
-    assert pool.reserve(3) is None
-    pool.share(held)
-    pool.release(held)
-    pool.check([held])
-    pool.release(held)
-    with pytest.raises(BlocksCorruptedError, match="twice"):
-        pool.release(held)
-    with pytest.raises(BlocksCorruptedError, match="free"):
-        pool.share(held)
-    lost = pool.reserve(1)
-    with pytest.raises(BlocksCorruptedError, match="differ"):
-        pool.check([])
-    assert lost is not None
-    pool.check([lost])
+def test_the_more_important_goes_first_and_the_earlier_among_equals() -> None:
+    scheduler, cache = scheduler_of(100, 8, running=1), ToyCache(4)
+    order: list[str] = []
+    for name, priority in [("low", 5), ("a", 0), ("b", 0), ("urgent", -3)]:
+        scheduler.add(replace(request(name, 3, 1), priority=priority))
+    drive(scheduler, cache, lambda token: order.append(token.request_id))
+    assert order == ["urgent", "a", "b", "low"]
+
+
+def test_an_urgent_prompt_passes_one_that_is_under_way() -> None:
+    scheduler, cache = scheduler_of(100, 8), ToyCache(4)
+    scheduler.add(request("long", 60, 1))
+    advance(scheduler, cache)
+    scheduler.add(replace(request("urgent", 6, 1), priority=-1))
+    assert pieces(advance(scheduler, cache)[0]) == [("urgent", 6), ("long", 2)]
+
+
+def test_a_more_important_request_is_no_victim_of_a_less_important_one() -> None:
+    scheduler, cache = scheduler_of(6, 16, expected=1), ToyCache(4)
+    scheduler.add(replace(request("short", 3, 12), priority=-1))
+    scheduler.add(request("long", 11, 12))
+    while not scheduler.num_preemptions:
+        advance(scheduler, cache)
+    assert [r.request_id for r in scheduler.running] == ["short"]
+    drive(scheduler, cache)
+
+
+def test_a_request_whose_deadline_has_passed_is_gone_at_the_next_step() -> None:
+    scheduler, cache = scheduler_of(4, 16, running=1), ToyCache(4)
+    scheduler.add(replace(request("runs", 5, 9), deadline=10.0))
+    scheduler.add(replace(request("waits", 5, 9), deadline=9.5))
+    scheduler.add(request("patient", 5, 9))
+    advance(scheduler, cache, now=9.0)
+    scheduled = scheduler.schedule(10.0)
+    assert scheduled.expired == ("waits", "runs")
+    assert pieces(scheduled.step) == [("patient", 5)]
+    scheduler.commit(scheduled.step, cache.run(scheduled.step), 10.0)
+    scheduler.abort("runs")
+    drive(scheduler, cache)
+    assert scheduler.blocks.num_free == 4
+
+
+def test_the_deadline_of_a_request_that_has_ended_hurts_no_other_of_its_name() -> None:
+    scheduler, cache = scheduler_of(4, 16), ToyCache(4)
+    scheduler.add(replace(request("a", 5, 1), deadline=5.0))
+    advance(scheduler, cache)
+    scheduler.add(request("a", 5, 1))
+    assert scheduler.schedule(6.0).expired == ()
+
+
+def tokens_of(new: NewRequest) -> list[NewToken]:
+    scheduler = scheduler_of(50, 16)
+    assert scheduler.add(new) is None
+    tokens: list[NewToken] = []
+    drive(scheduler, ToyCache(4), tokens.append)
+    return tokens
+
+
+def test_a_stop_token_ends_the_answer_but_not_before_its_fewest_tokens() -> None:
+    free = tokens_of(request("a", 7, 20))
+    third = free[2].token_id
+    stopped = tokens_of(replace(request("a", 7, 20), stop_token_ids=(third,)))
+    assert [token.token_id for token in stopped] == [token.token_id for token in free[:3]]
+    assert stopped[-1].finish is FinishReason.STOP
+    longer = tokens_of(replace(request("a", 7, 20), stop_token_ids=(third,), min_tokens=5))
+    assert len(longer) >= 5
+    assert third not in [token.token_id for token in longer[:5]]
+
+
+def test_end_tokens_are_banned_until_the_fewest_tokens_are_there() -> None:
+    scheduler, cache = scheduler_of(50, 16), ToyCache(4)
+    new = replace(request("a", 7, 9), ignore_eos=False, min_tokens=2, stop_token_ids=(5,))
+    scheduler.add(new)
+    banned = [list(step.chunks[0].banned_token_ids) for step in drive(scheduler, cache)]
+    assert banned[:3] == [[EOS, 5], [EOS, 5], []]
+    ignoring = replace(new, ignore_eos=True)
+    scheduler.add(ignoring)
+    assert list(scheduler.schedule(0.0).step.chunks[0].banned_token_ids) == [5]
+
+
+class Only:
+    """Allows one token at a time, in order, and is complete after the last."""
+
+    def __init__(self, allowed: Sequence[int]) -> None:
+        self.allowed = list(allowed)
+
+    def mask(self) -> TokenMask:
+        mask = np.zeros(4, np.int32)
+        mask[self.allowed[0] // 32] = np.array(1 << self.allowed[0] % 32).astype(np.int32)
+        return mask
+
+    def accept(self, token_id: int) -> bool:
+        assert token_id == self.allowed.pop(0)
+        return not self.allowed
+
+
+def test_a_constraint_is_asked_once_per_token_and_ends_the_answer() -> None:
+    scheduler, cache = scheduler_of(50, 4, running=4), ToyCache(4)
+    new = request("a", 9, 20)
+    expected = alone(new)[:3]
+    scheduler.add(new, Only(expected))
+    tokens: list[NewToken] = []
+    steps = drive(scheduler, cache, tokens.append)
+    assert [step.chunks[0].mask is not None for step in steps] == [False, False, True, True, True]
+    assert [token.token_id for token in tokens] == expected
+    assert tokens[-1].finish is FinishReason.STOP
+
+
+def test_a_complete_grammar_may_end_before_the_fewest_tokens() -> None:
+    for end in (EOS, 31, 63):
+        scheduler = Scheduler(BlockPool(9, 4), Limits(16, 8, 8, 30), [end])
+        new = replace(request("a", 3, 9), ignore_eos=False, min_tokens=5)
+        scheduler.add(new, Only([end]))
+        assert not scheduler.schedule(0.0).step.chunks[0].banned_token_ids
+
+
+def test_only_penalties_need_the_tokens_so_far() -> None:
+    scheduler, cache = scheduler_of(50, 16), ToyCache(4)
+    scheduler.add(request("plain", 5, 4))
+    scheduler.add(replace(request("b", 6, 4), sampling=Sampling(presence_penalty=0.5)))
+    advance(scheduler, cache)
+    plain, penalised = scheduler.schedule(0.0).step.chunks
+    assert (plain.prompt_token_ids, plain.output_token_ids) == ((), ())
+    new = request("b", 6, 4)
+    assert list(penalised.prompt_token_ids) == list(new.prompt_token_ids)
+    assert list(penalised.output_token_ids) == alone(new)[:1]
+
+
+def test_the_first_token_tells_how_long_its_request_waited() -> None:
+    scheduler, cache = scheduler_of(50, 4, running=4), ToyCache(4)
+    scheduler.add(replace(request("a", 6, 2), arrived=1.0))
+    advance(scheduler, cache, now=3.5)
+    _, tokens = advance(scheduler, cache, now=4.0)
+    started = tokens[0].started
+    assert started is not None
+    assert started.queue_seconds == 2.5
+    _, tokens = advance(scheduler, cache, now=5.0)
+    assert tokens[0].started is None

@@ -1,0 +1,79 @@
+"""Cuts the next chunk out of a request."""
+
+from collections.abc import Collection, Sequence
+
+from fastgen_runtime.request import Request
+from fastgen_runtime.step import Chunk, Sampling, TokenMask
+
+
+def make_chunk(request: Request, piece: int, end_token_ids: Collection[int]) -> Chunk:
+    """The request's next `piece` tokens; its block table covers them already.
+
+    end_token_ids: the model's, which end an answer.
+    """
+    start, end = request.num_computed, request.num_computed + piece
+    targets = _targets(request, start, end)
+    is_last = end == len(request.token_ids)
+    if not is_last:
+        return Chunk(
+            request_id=request.request_id,
+            token_ids=request.token_ids[start:end],
+            start=start,
+            block_ids=tuple(request.block_ids),
+            sampling=None,
+            num_prompt_logprobs=request.new.num_prompt_logprobs if targets else None,
+            targets=targets,
+        )
+    sampling = request.new.sampling
+    mask = None if request.constraint is None else request.constraint.mask()
+    is_penalised = _needs_tokens(sampling)
+    return Chunk(
+        request_id=request.request_id,
+        token_ids=request.token_ids[start:end],
+        start=start,
+        block_ids=tuple(request.block_ids),
+        sampling=sampling,
+        # Copies of long requests in each step would cost more than all else here.
+        prompt_token_ids=request.new.prompt_token_ids if is_penalised else (),
+        output_token_ids=request.token_ids[request.num_prompt_tokens :] if is_penalised else (),
+        banned_token_ids=_banned(request, end_token_ids, mask),
+        mask=mask,
+        num_prompt_logprobs=request.new.num_prompt_logprobs if targets else None,
+        targets=targets,
+    )
+
+
+def _targets(request: Request, start: int, end: int) -> Sequence[int]:
+    """The prompt's tokens after those of a chunk, unless all their log probabilities are known."""
+    if not request.wants_prompt_logprobs:
+        return ()
+    last = min(end, request.num_prompt_tokens - 1)
+    if last <= len(request.prompt_logprobs):
+        return ()
+    return request.token_ids[start + 1 : last + 1]
+
+
+def _needs_tokens(sampling: Sampling) -> bool:
+    return (
+        sampling.repetition_penalty != 1
+        or sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+    )
+
+
+def _banned(
+    request: Request, end_token_ids: Collection[int], mask: TokenMask | None
+) -> Sequence[int]:
+    """What may not be chosen before the request has its fewest tokens."""
+    if request.num_output_tokens >= request.new.min_tokens:
+        return ()
+    ends = () if request.new.ignore_eos else end_token_ids
+    banned = sorted({*ends, *request.new.stop_token_ids})
+    if mask is None:
+        return banned
+    left = mask.copy()
+    for token_id in banned:
+        if 0 <= token_id < 32 * len(left):
+            left[token_id // 32] &= ~(1 << (token_id % 32)) if token_id % 32 < 31 else 0x7FFFFFFF
+    # An output that is complete by its grammar has no other token than an end.
+    return banned if left.any() else ()
