@@ -17,9 +17,12 @@ MAX_LOGPROBS: Final = 20
 MAX_LOGIT_BIASES: Final = 1024
 MAX_LOGIT_BIAS: Final = 100
 MAX_REPETITION_PENALTY: Final = 100
+MAX_TOOL_NAME_CHARACTERS: Final = 64
 MAX_GRAMMAR_CHARACTERS: Final = 256 * 1024
 MAX_WAITED_MS: Final = 3_600_000
 """No balancer holds a request for an hour; one false header would spoil the sums for ever."""
+TRACEPARENT: Final = "traceparent"
+"""W3C Trace Context's header."""
 
 
 class ErrorKind(Enum):
@@ -114,6 +117,7 @@ class Generation:
     ones go first. waited_seconds: how long a balancer held it before; None when there is no
     balancer. deadline: on `time.monotonic`'s clock. request_id, traceparent: the client's, for log
     and spans. shown_token_ids: special tokens that have a text in the answer, as others have.
+    tells_prompt_ids: the prompt's token ids come with each choice's first delta.
     protocol: the one that it came by, `http` or `grpc`.
     """
 
@@ -144,6 +148,7 @@ class Generation:
     request_id: str = ""
     traceparent: str | None = None
     shown_token_ids: Sequence[int] = ()
+    tells_prompt_ids: bool = False
     protocol: str = ""
 
 
@@ -186,6 +191,7 @@ def check(generation: Generation, vocabulary_size: int | None = None) -> None:
         _check_grammar(generation, generation.grammar)
     if isinstance(generation.prompt, ChatPrompt):
         _check_messages(generation.prompt.messages)
+        _check_tools(generation.prompt.tools)
 
 
 def _check_range(name: str, value: float, least: float, most: float | None) -> None:
@@ -255,6 +261,17 @@ def _check_messages(messages: Sequence[ChatMessage]) -> None:
             raise invalid(
                 f"messages[{number}].role",
                 f"must be one of {', '.join(CHAT_ROLES)}, not {message.role[:32]!r}",
+            )
+
+
+def _check_tools(tools: Sequence[Tool]) -> None:
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise invalid("tools", "holds two of the same name")
+    for number, name in enumerate(names):
+        if not 1 <= len(name) <= MAX_TOOL_NAME_CHARACTERS:
+            raise invalid(
+                f"tools[{number}].name", f"must have 1 to {MAX_TOOL_NAME_CHARACTERS} characters"
             )
 
 

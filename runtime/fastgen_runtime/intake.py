@@ -75,8 +75,8 @@ class Intake:
 
     def _echo(self, generation: Generation, token_ids: list[int]) -> PromptEcho | None:
         if not generation.echo:
-            wants_logprobs = generation.num_prompt_logprobs is not None
-            return PromptEcho("", tuple(token_ids)) if wants_logprobs else None
+            is_told = generation.num_prompt_logprobs is not None or generation.tells_prompt_ids
+            return PromptEcho("", tuple(token_ids)) if is_told else None
         match generation.prompt:
             case TextPrompt(text):
                 return PromptEcho(text, tuple(token_ids))
