@@ -12,23 +12,17 @@ from grpc_reflection.v1alpha import reflection
 
 from fastgen_api.names import MAX_REQUEST_ID_CHARACTERS, Header, is_request_id
 from fastgen_api.v1 import inference_pb2
-from fastgen_runtime.answer import Delta
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import (
-    MAX_STOP_STRINGS,
-    ChatMessage,
-    ChatPrompt,
+    TRACEPARENT,
     ErrorKind,
     Generation,
-    Prompt,
     RequestError,
-    TextPrompt,
-    TokenPrompt,
     invalid,
     waited_seconds,
 )
+from fastgen_runtime.grpc_generation import generation_of, response_of
 from fastgen_runtime.grpc_messages import Unreadable, first_message, reader
-from fastgen_runtime.request import FinishReason
 
 SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _HEALTH_POLL_SECONDS: Final = 0.2
@@ -45,11 +39,6 @@ _STATUS: Final = {
     ErrorKind.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorKind.DEADLINE: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
-_FINISH: Final = {
-    None: inference_pb2.FINISH_REASON_UNSPECIFIED,
-    FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
 }
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -71,13 +60,12 @@ class Inference:
         try:
             try:
                 request = await first_message(requests)
-                generation = _generation(request, context, self._front.max_length)
-            except RequestError:
-                self._front.count_invalid()
+                generation = self._generation(request, context)
+            except RequestError as error:
+                request_id = _request_id(_metadata(context).get(Header.REQUEST_ID, ""))
+                self._front.count_invalid(error.message, request_id=request_id, protocol="grpc")
                 raise
-            request_id = request.request_id or _metadata(context).get(Header.REQUEST_ID, "")
-            if not is_request_id(request_id):
-                request_id = uuid.uuid4().hex
+            request_id = generation.request_id
             async with self._front.submit(generation) as stream:
                 is_first = True
                 async for delta in stream.deltas():
@@ -90,7 +78,7 @@ class Inference:
                             )
                         )
                         is_first = False
-                    yield _response(request_id, delta)
+                    yield response_of(request_id, delta)
         except RequestError as error:
             await self._abort(context, error)
 
@@ -133,6 +121,24 @@ class Inference:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _generation(self, request: inference_pb2.GenerateRequest, context: Context) -> Generation:
+        """Raises RequestError naming the field."""
+        if request.request_id and not is_request_id(request.request_id):
+            raise invalid(
+                "request_id",
+                f"must be printable ASCII of at most {MAX_REQUEST_ID_CHARACTERS} characters",
+            )
+        metadata = _metadata(context)
+        remaining = context.time_remaining()
+        return generation_of(
+            request,
+            self._front.max_length,
+            request_id=request.request_id or _request_id(metadata.get(Header.REQUEST_ID, "")),
+            traceparent=metadata.get(TRACEPARENT),
+            waited_seconds=waited_seconds(metadata.get(Header.WAITED)),
+            deadline=None if remaining is None else time.monotonic() + remaining,
+        )
 
     async def _abort(self, context: Context, error: RequestError) -> NoReturn:
         metadata = ((Header.REPLICA, self._replica),)
@@ -206,53 +212,6 @@ def _metadata(context: Context) -> dict[str, str]:
     return {key: value for key, value in pairs if isinstance(value, str)}
 
 
-def _generation(
-    request: inference_pb2.GenerateRequest, context: Context, max_messages: int
-) -> Generation:
-    if request.request_id and not is_request_id(request.request_id):
-        raise invalid(
-            "request_id",
-            f"must be printable ASCII of at most {MAX_REQUEST_ID_CHARACTERS} characters",
-        )
-    remaining = context.time_remaining()
-    sampling, stopping = request.sampling, request.stopping
-    return Generation(
-        prompt=_prompt(request, max_messages),
-        model=request.model,
-        max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
-        temperature=sampling.temperature if sampling.HasField("temperature") else None,
-        top_p=sampling.top_p if sampling.HasField("top_p") else None,
-        seed=sampling.seed if sampling.HasField("seed") else None,
-        # One too many is enough to refuse a million.
-        stop=tuple(stopping.stop[: MAX_STOP_STRINGS + 1]),
-        ignore_eos=stopping.ignore_eos,
-        waited_seconds=waited_seconds(_metadata(context).get(Header.WAITED)),
-        deadline=None if remaining is None else time.monotonic() + remaining,
-    )
-
-
-def _prompt(request: inference_pb2.GenerateRequest, max_messages: int) -> Prompt:
-    match request.WhichOneof("prompt"):
-        case "text":
-            return TextPrompt(request.text)
-        case "token_ids":
-            return TokenPrompt(request.token_ids.ids)
-        case "chat":
-            messages = request.chat.messages
-            if len(messages) > max_messages:
-                raise invalid("chat.messages", f"may hold at most {max_messages} messages")
-            return ChatPrompt([ChatMessage(message.role, message.content) for message in messages])
-    raise invalid("prompt", "is missing: set text, token_ids or chat")
-
-
-def _response(request_id: str, delta: Delta) -> inference_pb2.GenerateResponse:
-    response = inference_pb2.GenerateResponse(
-        request_id=request_id,
-        text=delta.text,
-        token_ids=delta.token_ids,
-        finish_reason=_FINISH[delta.finish],
-    )
-    if delta.usage is not None:
-        response.usage.prompt_tokens = delta.usage.prompt_tokens
-        response.usage.output_tokens = delta.usage.output_tokens
-    return response
+def _request_id(given: str) -> str:
+    """The client's, where it may be the request's; else one of our own."""
+    return given if is_request_id(given) else uuid.uuid4().hex

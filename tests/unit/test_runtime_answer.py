@@ -1,6 +1,7 @@
 """Text comes out of tokens whole, once, and never beyond a stop string."""
 
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,11 +9,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from fastgen_runtime.answer import Answer
+from fastgen_runtime.answer import Answer, Delta
 from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.detokenizer import Vocabulary
 from fastgen_runtime.fetch import SMOLLM2, fetch
 from fastgen_runtime.request import FinishReason
+from fastgen_runtime.step import TokenLogprobs
 from fastgen_runtime.stop import StopStrings
 
 
@@ -128,6 +130,33 @@ def test_stopping_does_not_depend_on_how_the_text_is_cut(
         assert shown == text
 
 
+@settings(max_examples=300)
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4),
+    st.text("abc", max_size=12),
+    st.lists(st.text("abc", max_size=3), max_size=6),
+)
+def test_a_match_that_comes_too_early_is_text(
+    stops: list[str], early: str, pieces: list[str]
+) -> None:
+    """The first match that ends after the early text counts, wherever it begins."""
+    matcher = StopStrings(stops)
+    shown = "".join(matcher.push(letter, may_match=False) for letter in early)
+    shown += "".join(map(matcher.push, pieces))
+    text = early + "".join(pieces)
+    ends = [
+        (end, end - len(stop))
+        for stop in stops
+        for end in range(len(early) + 1, len(text) + 1)
+        if text[:end].endswith(stop)
+    ]
+    if ends:
+        assert shown == text[: min(ends)[1]]
+    else:
+        assert matcher.matched is None
+        assert shown + matcher.flush() == text
+
+
 @settings(max_examples=200)
 @given(
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4),
@@ -185,3 +214,107 @@ def test_a_character_cut_by_the_length_limit_is_shown_as_broken_once() -> None:
     assert delta.text == vocabulary.tokenizer.decode(token_ids[:1])
     assert delta.usage is not None
     assert delta.usage.output_tokens == 1
+
+
+def pushed(made: Answer, token_ids: list[int], cuts: set[int], finish: FinishReason) -> list[Delta]:
+    """The deltas that are taken after the tokens of these numbers, and at the end."""
+    deltas = []
+    for number, token_id in enumerate(token_ids):
+        is_last = number == len(token_ids) - 1
+        logprobs = TokenLogprobs(token_id, -0.5 * number, 1)
+        made.push(token_id, finish if is_last else None, logprobs)
+        if number in cuts or is_last or made.finish is not None:
+            deltas.append(made.take())
+        if made.finish is not None:
+            break
+    return deltas
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(alphabet="ab é🦜", min_size=1, max_size=20),
+    st.lists(st.text("ab é", min_size=1, max_size=3), max_size=2),
+    st.integers(0, 6),
+    st.sets(st.integers(0, 30)),
+    st.sampled_from(FinishReason),
+)
+def test_whenever_a_client_reads_it_gets_the_same(
+    text: str, stops: list[str], min_tokens: int, cuts: set[int], finish: FinishReason
+) -> None:
+    vocabulary = smollm2()
+    token_ids = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def read(cuts: set[int]) -> list[Delta]:
+        made = Answer(vocabulary, 5, stops, min_tokens=min_tokens)
+        return pushed(made, token_ids, cuts, finish)
+
+    deltas, (whole,) = read(cuts), read(set())
+    assert "".join(delta.text for delta in deltas) == whole.text
+    assert tuple(one for delta in deltas for one in delta.logprobs) == whole.logprobs
+    told = tuple(token for delta in deltas for token in delta.token_ids)
+    assert told == whole.token_ids == tuple(token_ids[: len(told)])
+    for delta in deltas:
+        assert [one.token_id for one in delta.logprobs] == list(delta.token_ids)
+    assert (deltas[-1].finish, deltas[-1].usage) == (whole.finish, whole.usage)
+    assert deltas[-1].matched_stop == whole.matched_stop
+    if whole.matched_stop is not None:
+        assert len(told) > min_tokens
+
+
+def test_tokens_are_told_when_they_come_and_their_text_when_it_is_safe() -> None:
+    vocabulary = smollm2()
+    token_ids = vocabulary.tokenizer.encode(" one two", add_special_tokens=False).ids
+    made = Answer(vocabulary, 1, [" one two three"])
+    deltas = pushed(made, token_ids, {0}, FinishReason.LENGTH)
+    assert [(delta.text, len(delta.logprobs)) for delta in deltas] == [("", 1), (" one two", 1)]
+
+
+def test_a_stop_string_waits_for_the_least_number_of_tokens() -> None:
+    vocabulary = smollm2()
+    token_ids = vocabulary.tokenizer.encode(" a. b. c.", add_special_tokens=False).ids
+    assert len(token_ids) == 6
+    for min_tokens, text in [(0, " a"), (1, " a"), (2, " a. b"), (5, " a. b. c"), (6, " a. b. c.")]:
+        made = Answer(vocabulary, 1, ["."], min_tokens=min_tokens)
+        deltas = pushed(made, token_ids, set(), FinishReason.LENGTH)
+        assert "".join(delta.text for delta in deltas) == text
+        matched = None if min_tokens == 6 else "."
+        assert made.matched_stop == matched
+
+
+def test_what_ended_an_answer_is_told() -> None:
+    vocabulary = smollm2()
+
+    def ended_by(token_id: int, finish: FinishReason) -> Delta:
+        made = Answer(vocabulary, 1, stop_token_ids=(7, 9))
+        made.push(100, None)
+        made.push(token_id, finish)
+        return made.take()
+
+    assert ended_by(7, FinishReason.STOP).matched_stop == 7
+    assert ended_by(2, FinishReason.STOP).matched_stop is None
+    assert ended_by(7, FinishReason.LENGTH).matched_stop is None
+    assert ended_by(7, FinishReason.STOP).text == vocabulary.tokenizer.decode([100])
+    assert ended_by(7, FinishReason.STOP).token_ids == (100, 7)
+
+
+def test_an_answer_of_no_tokens_holds_none() -> None:
+    made = Answer(smollm2(), 5, is_empty=True)
+    made.push(2, FinishReason.STOP, TokenLogprobs(2, -1.0, 1))
+    delta = made.take()
+    assert (delta.text, delta.token_ids, delta.logprobs) == ("", (), ())
+    assert delta.finish is FinishReason.LENGTH
+    assert delta.usage is not None
+    assert delta.usage.output_tokens == 0
+
+
+@pytest.mark.parametrize("vocabulary", [smollm2, sentencepiece_like])
+def test_special_tokens_have_a_text_where_they_are_wanted(vocabulary: Any) -> None:
+    known: Vocabulary = vocabulary()
+    shown_id = max(known.special_ids)
+    text = known.tokenizer.id_to_token(shown_id)
+    letter = known.tokenizer.token_to_id("a")
+    shown = known.detokenizer((shown_id,))
+    pieces = [*map(shown.push, [letter, shown_id, letter, min(known.special_ids)]), shown.flush()]
+    assert "".join(pieces) == f"a{text}a"
+    hidden = known.detokenizer()
+    assert "".join([*map(hidden.push, [letter, shown_id, letter]), hidden.flush()]) == "aa"

@@ -11,7 +11,14 @@ from fastgen_api.names import Outcome, Target
 from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken, TokenGap
 from fastgen_runtime.channel import Report
 from fastgen_runtime.engine import Load
-from fastgen_runtime.goodness import End, Timings, Verdict, classify, is_counted_by_balancer
+from fastgen_runtime.goodness import (
+    End,
+    Timings,
+    TokenTimes,
+    Verdict,
+    classify,
+    is_counted_by_balancer,
+)
 from fastgen_runtime.metrics import Metrics, Rate, with_target
 from fastgen_runtime.slo_file import read_slo
 from fastgen_runtime.startup_error import StartupError
@@ -188,3 +195,31 @@ def test_an_slo_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None
     path.write_text('{"timeToFirstToken": {"milliseconds": 500}}')
     assert read_slo(path) == SLO(time_to_first_token=TimeToFirstToken(milliseconds=500))
     assert read_slo(None) == SLO()
+
+
+def several(*choices: tuple[float, ...], complete: tuple[int, ...] = ()) -> Timings:
+    made = Timings(arrived=10.0, prompt_tokens=100, choices=[TokenTimes() for _ in choices])
+    for index, times in enumerate(choices):
+        for time in times:
+            made.note_token(10.0 + time, index)
+        made.choices[index].is_complete = index in complete
+    return made
+
+
+def test_of_several_choices_the_first_to_begin_and_the_slowest_count() -> None:
+    made = several((0.5, 0.6, 0.7), (0.1, 0.2, 0.5), (0.3,))
+    assert made.output_tokens == 7
+    assert made.ttft_seconds == pytest.approx(0.1)
+    assert made.tpot_seconds == pytest.approx(0.2)
+    assert made.longest_gap == pytest.approx(0.3)
+    assert made.last == pytest.approx(10.7)
+    nothing = several((), ())
+    assert (nothing.ttft_seconds, nothing.tpot_seconds, nothing.longest_gap) == (None, None, 0.0)
+
+
+def test_a_choice_that_is_complete_is_not_waited_for() -> None:
+    """One ended long ago; the other was silent for less than the gap's target when it was cut."""
+    ended_early = several((0.1, 0.14), (0.1, 0.14, 0.18, 0.22, 0.26, 0.3), complete=(0,))
+    assert classify(ended_early, End.CANCELLED, 10.4, SLO_OF_ALL).outcome is Outcome.EXCLUDED
+    both_open = several((0.1, 0.14), (0.1, 0.14, 0.18, 0.22, 0.26, 0.3))
+    assert classify(both_open, End.CANCELLED, 10.4, SLO_OF_ALL).outcome is Outcome.TOKEN_GAP
