@@ -1,4 +1,4 @@
-"""Small random Llamas of every shape that a configuration allows, saved by transformers."""
+"""A small random Llama, saved by transformers: block sizes, file forms and damage."""
 
 from pathlib import Path
 from typing import Any
@@ -21,31 +21,6 @@ BASE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
     "initializer_range": 0.3,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-SHAPES: dict[str, dict[str, Any]] = {
-    "grouped heads": {},
-    "a head for each query": {"num_key_value_heads": 4},
-    "one head for all queries": {"num_key_value_heads": 1},
-    "tied embeddings": {"tie_word_embeddings": True},
-    "heads wider than their share": {"head_dim": 24},
-    "heads narrower than their share": {"head_dim": 2},
-    "biases": {"attention_bias": True, "mlp_bias": True},
-    "another theta and epsilon": {
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-        "rms_norm_eps": 1e-3,
-    },
-    "linear rope": {
-        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-    },
-    "llama3 rope": {"rope_parameters": LLAMA3},
 }
 
 
@@ -77,19 +52,6 @@ def last_logits(
         logits = runner.logits([Chunk("a", ids[start : start + size], start, blocks, None)], [0])
         start += size
     return logits[0]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("sizes", [[], [1, 70, 3]], ids=["whole", "in chunks"])
-def test_logits(tmp_path: Path, shape: str, sizes: list[int]) -> None:
-    model = save(tmp_path, SHAPES[shape])
-    ids = torch.randint(0, 97, (120,), generator=torch.Generator().manual_seed(1))
-    with torch.inference_mode():
-        expected = model(ids[None]).logits[0, -1]
-    blocks = [9, 0, 17, 3, 11, 2, 23, 5]
-    ours = last_logits(load(tmp_path), ids.tolist(), sizes, blocks)
-    assert expected.std() > 0.3, "logits too flat to tell anything"
-    torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128])
