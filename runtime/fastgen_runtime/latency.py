@@ -124,7 +124,7 @@ class LatencyModel:
         if not any(self._weights):
             return None
         base, token, attended, request = (self._coefficients / _SCALES).tolist()
-        return StepCost(base, token, attended, request, 1 + min(max(4 * self._late, 0.05), 1.0))
+        return StepCost(base, token, attended, request, min(1.05 + 5 * self._late, 2.0))
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """A step was computed."""
@@ -138,8 +138,7 @@ class LatencyModel:
         predicted = cost.seconds(shape)
         ratio = seconds / predicted if predicted > 0 else 1.0
         self._late = 0.9 * self._late + 0.1 * min(max(ratio - 1, 0.0), 1.0)
-        mature = self._weights[_stratum(shape)] >= _MATURE
-        if not mature or 1 / _UNUSUAL < ratio < _UNUSUAL:
+        if not self._is_known(_stratum(shape)) or 1 / _UNUSUAL < ratio < _UNUSUAL:
             self._learn([*self._softened(), (shape, seconds)])
             return
         if self._unusual and (self._unusual[-1][2] > 1) != (ratio > 1):
@@ -149,6 +148,11 @@ class LatencyModel:
             self._rescale(sorted(ratio for _, _, ratio in self._unusual)[_IN_A_ROW // 2])
             self._learn([(shape, seconds) for shape, seconds, _ in self._unusual])
             self._unusual.clear()
+
+    def _is_known(self, stratum: int) -> bool:
+        """Whether steps of this size, or shorter and longer ones, have been seen."""
+        mature = [i for i, weight in enumerate(self._weights) if weight >= _MATURE]
+        return bool(mature) and mature[0] <= stratum <= mature[-1]
 
     def _softened(self) -> list[tuple[StepShape, float]]:
         """The unusual steps as outliers; they wait no longer."""
