@@ -1,5 +1,6 @@
 """Typed reading of a checkpoint's configuration: errors name the field, null means missing."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +16,10 @@ def mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def number(raw: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Raises ModelError when it is no number, or missing without a default."""
+    """Raises ModelError when it is no finite number, or missing without a default."""
     value = raw.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise invalid(f"the model's {name} is {value!r}: a number is needed")
     return float(value)
 
@@ -41,9 +42,11 @@ def flag(raw: Mapping[str, Any], name: str, default: bool) -> bool:
     return value
 
 
-def numbers(raw: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    """A list of numbers; raises ModelError."""
+def positive_numbers(raw: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    """A list of finite numbers above 0; raises ModelError."""
     value = raw.get(name)
-    if not isinstance(value, list) or not all(isinstance(item, int | float) for item in value):
-        raise invalid(f"the model's {name} is {value!r}: a list of numbers is needed")
+    if not isinstance(value, list) or not all(
+        isinstance(item, int | float) and math.isfinite(item) and item > 0 for item in value
+    ):
+        raise invalid(f"the model's {name} is {value!r}: a list of numbers above 0 is needed")
     return tuple(map(float, value))

@@ -5,6 +5,7 @@ import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,12 +114,16 @@ def _tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        if entry["dtype"] not in _DTYPES:
-            raise unsupported(
-                f"tensor {name} of {path.name} has the type {entry['dtype']}; "
-                f"supported: {', '.join(_DTYPES)}"
-            )
-        yield name, _stored(data, start + entry["data_offsets"][0], entry)
+        if entry["dtype"] in _DTYPES:
+            yield name, _stored(data, start + entry["data_offsets"][0], entry)
+        else:
+            read = partial(_refuse, f"tensor {name} of {path.name} has the type {entry['dtype']}")
+            yield name, StoredTensor(tuple(entry["shape"]), read)
+
+
+def _refuse(what: str) -> NDArray[Any]:
+    """When it is read: old files also hold masks, of other types, which nobody reads."""
+    raise unsupported(f"{what}; supported: {', '.join(_DTYPES)}")
 
 
 def _stored(data: mmap.mmap, offset: int, entry: dict[str, Any]) -> StoredTensor:

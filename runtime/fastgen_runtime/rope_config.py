@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastgen_runtime.config_values import flag, integer, mapping, number, numbers
+from fastgen_runtime.config_values import flag, integer, mapping, number, positive_numbers
 from fastgen_runtime.model_config import RopeKind, RopeScaling, invalid, unsupported
 
 _KINDS: Final = {kind.value: kind for kind in RopeKind if kind is not RopeKind.FACTORS} | {
@@ -41,6 +41,8 @@ def rope_from_hf(
     if any(isinstance(value, dict) for value in rope.values()):
         raise unsupported("rotary embeddings that differ between layers are not supported")
     theta = number(rope, "rope_theta", number(raw, theta_name, default_theta))
+    if theta <= 1:
+        raise invalid(f"the model's rope_theta is {theta}: it must be above 1")
     share = number(rope, "partial_rotary_factor", number(raw, share_name, default_share))
     rotary_dim = int(head_dim * share)
     scaling = _scaling(rope, raw, max_positions)
@@ -86,42 +88,51 @@ def _scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], max_positions: int
         case RopeKind.DEFAULT | RopeKind.FACTORS:
             return RopeScaling()
         case RopeKind.LINEAR:
-            return RopeScaling(kind, number(rope, "factor"))
+            return RopeScaling(kind, _positive(rope, "factor"))
         case RopeKind.DYNAMIC:
-            return RopeScaling(kind, number(rope, "factor"), original_max_positions=max_positions)
+            factor = _positive(rope, "factor")
+            return RopeScaling(kind, factor, original_max_positions=max_positions)
         case RopeKind.LLAMA3:
-            return RopeScaling(
-                kind,
-                number(rope, "factor"),
-                number(rope, "low_freq_factor"),
-                number(rope, "high_freq_factor"),
-                original,
-            )
+            return _llama3(rope, original)
         case RopeKind.LONGROPE:
             return RopeScaling(
                 kind,
-                number(rope, "factor", max_positions / original),
+                _positive(rope, "factor", max_positions / original),
                 original_max_positions=original,
-                factors=numbers(rope, "short_factor"),
-                long_factors=numbers(rope, "long_factor"),
+                factors=positive_numbers(rope, "short_factor"),
+                long_factors=positive_numbers(rope, "long_factor"),
                 attention_factor=_optional(rope, "attention_factor"),
             )
         case RopeKind.YARN:
             return _yarn(rope, original, max_positions)
 
 
+def _llama3(rope: Mapping[str, Any], original: int) -> RopeScaling:
+    low, high = _positive(rope, "low_freq_factor"), _positive(rope, "high_freq_factor")
+    if low >= high:
+        raise invalid(f"the model's low_freq_factor {low} is not below its high_freq_factor {high}")
+    return RopeScaling(RopeKind.LLAMA3, _positive(rope, "factor"), low, high, original)
+
+
 def _yarn(rope: Mapping[str, Any], original: int, max_positions: int) -> RopeScaling:
     return RopeScaling(
         RopeKind.YARN,
-        number(rope, "factor", max_positions / original),
+        _positive(rope, "factor", max_positions / original),
         original_max_positions=original,
         attention_factor=_optional(rope, "attention_factor"),
-        beta_fast=number(rope, "beta_fast", 32.0),
-        beta_slow=number(rope, "beta_slow", 1.0),
+        beta_fast=_positive(rope, "beta_fast", 32.0),
+        beta_slow=_positive(rope, "beta_slow", 1.0),
         mscale=number(rope, "mscale", 0.0),
         mscale_all_dim=number(rope, "mscale_all_dim", 0.0),
         truncate=flag(rope, "truncate", True),
     )
+
+
+def _positive(rope: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    value = number(rope, name, default)
+    if value <= 0:
+        raise invalid(f"the model's {name} is {value}: it must be above 0")
+    return value
 
 
 def _optional(rope: Mapping[str, Any], name: str) -> float | None:

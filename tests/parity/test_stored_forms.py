@@ -80,8 +80,12 @@ def test_buffers_of_old_files_are_left_out(tmp_path: Path) -> None:
     expected = whole(tmp_path)
     file = tmp_path / "model.safetensors"
     layer = "gpt_neox.layers.0.attention."
-    buffers = {"bias": torch.ones(4), "masked_bias": torch.ones(1), "rotary_emb.inv_freq": IDS}
-    added = {layer + name: torch.as_tensor(values).float() for name, values in buffers.items()}
+    buffers = {
+        "bias": torch.ones(1, 1, 4, 4, dtype=torch.bool),
+        "masked_bias": torch.tensor(-1e9),
+        "rotary_emb.inv_freq": torch.ones(2),
+    }
+    added = {layer + name: values for name, values in buffers.items()}
     save_file(load_file(file) | added, file)
     assert torch.equal(whole(tmp_path), expected)
 
