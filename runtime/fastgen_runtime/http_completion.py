@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -9,9 +10,12 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fastgen_api.names import Header
-from fastgen_runtime.completion_format import ResponseFormat
+from fastgen_runtime.answer import Usage
+from fastgen_runtime.asked import Asked
 from fastgen_runtime.front import Front
-from fastgen_runtime.generation import ErrorKind, Generation, RequestError
+from fastgen_runtime.generation import ErrorKind, RequestError
+from fastgen_runtime.prompt_batch import BatchDelta, deltas_of, open_batch
+from fastgen_runtime.response_head import ResponseWriter, sum_of
 
 _STATUS: Final = {
     ErrorKind.INVALID: (400, "invalid_request_error", None),
@@ -26,15 +30,12 @@ _JSON: Final = "application/json"
 
 
 class Completion(Response):
-    """Answers one generation; no header leaves before the first token."""
+    """Answers one HTTP request; no header leaves before the first token."""
 
-    def __init__(
-        self, front: Front, generation: Generation, form: ResponseFormat, is_stream: bool
-    ) -> None:
+    def __init__(self, front: Front, asked: Asked, writer: ResponseWriter) -> None:
         self._front = front
-        self._generation = generation
-        self._form = form
-        self._is_stream = is_stream
+        self._asked = asked
+        self._writer = writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.ensure_future(self._answer(scope, receive, send))
@@ -49,38 +50,75 @@ class Completion(Response):
                 await answering
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        has_begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
-            async with self._front.submit(self._generation) as stream:
-                texts = []
-                async for delta in stream.deltas():
-                    if self._is_stream:
-                        if not begun:
-                            await send(_start(stream.num_prompt_tokens, b"text/event-stream"))
-                        events = self._form.events(delta, is_first=not begun)
-                        begun = True
-                        await send(_part(events, more=delta.finish is None))
-                        continue
-                    texts.append(delta.text)
-                    if delta.finish is not None and delta.usage is not None:
-                        await send(_start(stream.num_prompt_tokens, _JSON.encode()))
-                        whole = self._form.whole("".join(texts), delta.finish, delta.usage)
-                        await send(_part(whole, more=False))
+            async with self._open() as deltas:
+                if self._asked.is_stream:
+                    await self._stream(deltas, send_noting)
+                else:
+                    await self._send_whole(deltas, send_noting)
         except RequestError as error:
-            if not begun:
+            error = self._asked.named(error)
+            if not has_begun:
                 await error_response(error)(scope, receive, send)
                 return
             # Returning with the body open cuts the connection: nobody takes it for a whole answer.
             event = b"data: " + msgspec.json.encode(_error_content(error)) + b"\n\n"
             await send(_part(event, more=True))
 
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[AsyncIterator[BatchDelta]]:
+        generations = self._asked.generations
+        if len(generations) > 1:
+            async with open_batch(self._front, generations) as deltas:
+                yield deltas
+            return
+        async with self._front.submit(generations[0]) as stream:
+            yield deltas_of(0, stream)
 
-def _start(num_prompt_tokens: int, content_type: bytes) -> Message:
-    headers = [
-        (b"content-type", content_type),
-        (b"cache-control", b"no-cache"),
-        (Header.PROMPT_TOKENS.encode(), str(num_prompt_tokens).encode()),
-    ]
+    async def _stream(self, deltas: AsyncIterator[BatchDelta], send: Send) -> None:
+        asked, writer = self._asked, self._writer
+        usages: list[Usage] = []
+        has_begun, num_output = False, 0
+        async for one in deltas:
+            delta = one.delta
+            if not has_begun:
+                # The length of one of several prompts says nothing of the whole.
+                told = one.num_prompt_tokens if len(asked.generations) == 1 else None
+                await send(_start(told, b"text/event-stream"))
+                has_begun = True
+            num_output += len(delta.token_ids)
+            so_far = Usage(one.num_prompt_tokens, num_output)
+            events = writer.events(one.prompt * asked.told.num_choices, delta, so_far)
+            if delta.usage is not None:
+                usages.append(delta.usage)
+                if len(usages) == len(asked.generations):
+                    await send(_part(events + writer.end(sum_of(usages)), more=False))
+                    continue  # it was the last one
+            if events:
+                await send(_part(events, more=True))
+
+    async def _send_whole(self, deltas: AsyncIterator[BatchDelta], send: Send) -> None:
+        usages: list[Usage] = []
+        async for one in deltas:
+            self._writer.add(one.prompt * self._asked.told.num_choices, one.delta)
+            if one.delta.usage is not None:
+                usages.append(one.delta.usage)
+        usage = sum_of(usages)
+        await send(_start(usage.prompt_tokens, _JSON.encode()))
+        await send(_part(self._writer.whole(usage), more=False))
+
+
+def _start(num_prompt_tokens: int | None, content_type: bytes) -> Message:
+    headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
+    if num_prompt_tokens is not None:
+        headers.append((Header.PROMPT_TOKENS.encode(), str(num_prompt_tokens).encode()))
     return {"type": "http.response.start", "status": 200, "headers": headers}
 
 

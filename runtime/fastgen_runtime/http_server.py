@@ -19,22 +19,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fastgen_api.names import Header, is_request_id
-from fastgen_runtime.completion_format import ResponseFormat
+from fastgen_runtime.asked import Origin
+from fastgen_runtime.chat_format import ChatWriter
+from fastgen_runtime.completion_format import CompletionWriter
 from fastgen_runtime.front import Front
-from fastgen_runtime.generation import (
-    ErrorKind,
-    RequestError,
-    waited_seconds,
-)
+from fastgen_runtime.generation import TRACEPARENT, ErrorKind, RequestError, waited_seconds
 from fastgen_runtime.http_completion import Completion, error_body, error_response, json_response
 from fastgen_runtime.log import log_problem
-from fastgen_runtime.openai_api import (
-    chat_generation,
-    completion_generation,
-    decode_chat,
-    decode_completion,
-    wants_usage,
-)
+from fastgen_runtime.openai_chat import read_chat
+from fastgen_runtime.openai_completion import read_completion
+from fastgen_runtime.response_head import VERSION, ResponseHead
+from fastgen_runtime.token_text import TokenTexts
+from fastgen_runtime.tokenize_api import read_detokenize, read_tokenize, tokenize
 
 _KEEP_ALIVE_SECONDS: Final = 75
 _DISCARDED_BYTES: Final = 32 << 20
@@ -97,7 +93,10 @@ def make_app(front: Front, replica: str) -> ASGIApp:
             Route("/v1/completions", endpoints.completions, methods=["POST"]),
             Route("/v1/models", endpoints.models),
             Route("/v1/models/{model:path}", endpoints.model),
+            Route("/tokenize", endpoints.tokenize, methods=["POST"]),
+            Route("/detokenize", endpoints.detokenize, methods=["POST"]),
             Route("/health", endpoints.health),
+            Route("/version", endpoints.version),
             Route("/metrics", endpoints.metrics),
         ],
         exception_handlers={
@@ -141,32 +140,41 @@ class _Endpoints:
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        self._texts = TokenTexts(front.encoder.tokenizer)
         self._created = int(time.time())
 
     async def chat(self, request: Request) -> Response:
-        with self._counting_invalid():
-            decoded = decode_chat(await self._body(request))
-            generation = chat_generation(decoded, _waited(request))
-        form = self._format(request, True, wants_usage(decoded))
-        return Completion(self._front, generation, form, bool(decoded.stream))
+        with self._counting_invalid(request):
+            body, origin = await self._body(request), _origin(request)
+            asked = read_chat(body, origin, self._front.encoder.tools)
+        head = self._head("chatcmpl", request)
+        return Completion(self._front, asked, ChatWriter(head, asked.told, self._texts))
 
     async def completions(self, request: Request) -> Response:
-        with self._counting_invalid():
-            decoded = decode_completion(await self._body(request))
-            generation = completion_generation(decoded, _waited(request))
-        form = self._format(request, False, wants_usage(decoded))
-        return Completion(self._front, generation, form, bool(decoded.stream))
+        with self._counting_invalid(request):
+            asked = read_completion(await self._body(request), _origin(request))
+        head = self._head("cmpl", request)
+        return Completion(self._front, asked, CompletionWriter(head, asked.told, self._texts))
+
+    async def tokenize(self, request: Request) -> Response:
+        asked = read_tokenize(await self._body(request))
+        self._check_model(asked.model)
+        return json_response(200, await tokenize(asked, self._front, self._texts))
+
+    async def detokenize(self, request: Request) -> Response:
+        asked = read_detokenize(await self._body(request))
+        self._check_model(asked.model)
+        return json_response(200, {"prompt": await self._front.encoder.decode(asked.tokens)})
 
     async def models(self, request: Request) -> Response:
         return json_response(200, {"object": "list", "data": [self._model()]})
 
     async def model(self, request: Request) -> Response:
-        name = request.path_params["model"]
-        if name != self._front.served_name:
-            raise RequestError(
-                ErrorKind.UNKNOWN_MODEL, f"model {name[:128]!r} is not here", "model"
-            )
+        self._check_model(request.path_params["model"])
         return json_response(200, self._model())
+
+    async def version(self, request: Request) -> Response:
+        return json_response(200, {"version": VERSION})
 
     async def health(self, request: Request) -> Response:
         reason = self._front.why_not_serving()
@@ -186,14 +194,15 @@ class _Endpoints:
             "max_model_len": self._front.max_length,
         }
 
-    def _format(self, request: Request, is_chat: bool, with_usage: bool) -> ResponseFormat:
-        return ResponseFormat(
-            is_chat=is_chat,
-            response_id=("chatcmpl-" if is_chat else "cmpl-") + request.scope["request_id"],
-            model=self._front.served_name,
-            created=int(time.time()),
-            with_usage=with_usage,
-        )
+    def _head(self, prefix: str, request: Request) -> ResponseHead:
+        response_id = f"{prefix}-{request.scope['request_id']}"
+        return ResponseHead(response_id, self._front.served_name, int(time.time()))
+
+    def _check_model(self, name: str) -> None:
+        if name not in ("", self._front.served_name):
+            raise RequestError(
+                ErrorKind.UNKNOWN_MODEL, f"model {name[:128]!r} is not here", "model"
+            )
 
     async def _body(self, request: Request) -> bytes:
         """The request's body, kept no further than to its limit."""
@@ -217,18 +226,23 @@ class _Endpoints:
         return bytes(body)
 
     @contextlib.contextmanager
-    def _counting_invalid(self) -> Iterator[None]:
+    def _counting_invalid(self, request: Request) -> Iterator[None]:
         try:
             yield
-        except RequestError:
-            self._front.count_invalid()
+        except RequestError as error:
+            request_id = request.scope["request_id"]
+            self._front.count_invalid(error.message, request_id=request_id, protocol="http")
             raise
         except ClientDisconnect:
             raise RequestError(ErrorKind.INVALID, "the body was cut short") from None
 
 
-def _waited(request: Request) -> float | None:
-    return waited_seconds(request.headers.get(Header.WAITED))
+def _origin(request: Request) -> Origin:
+    return Origin(
+        request_id=request.scope["request_id"],
+        traceparent=request.headers.get(TRACEPARENT),
+        waited_seconds=waited_seconds(request.headers.get(Header.WAITED)),
+    )
 
 
 async def _request_error(request: Request, error: Exception) -> Response:

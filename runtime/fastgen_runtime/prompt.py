@@ -2,14 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+from tokenizers import Tokenizer
 
 from fastgen_runtime.chat_template import ChatTemplateError
+from fastgen_runtime.chat_values import change_strings, chat_values, strings_in
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.generation import (
-    ChatMessage,
     ChatPrompt,
     Prompt,
     TextPrompt,
@@ -18,11 +22,16 @@ from fastgen_runtime.generation import (
 )
 from fastgen_runtime.plain_content import PlainContent
 from fastgen_runtime.text_bound import text_bound
+from fastgen_runtime.tools.format import ModelTools, find_format
 
+CONTINUE_FINAL_MESSAGE: Final = "continue_final_message"
+"""A template variable of a chat's: the answer goes on with its last message."""
 _QUICK_CHARACTERS: Final = 2000
 """Shorter prompts take less time than handing them to a thread."""
 _BIG_CHARACTERS: Final = 50_000
 """Longer prompts take so long that they wait for one another, and shorter ones not for them."""
+
+_Result = TypeVar("_Result")
 
 
 class PromptEncoder:
@@ -33,19 +42,37 @@ class PromptEncoder:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._tokenizer = checkpoint.tokenizer
         self._plain = PlainContent(self._tokenizer)
+        self.tools = _model_tools(self._tokenizer, checkpoint.chat_template_text)
         self._template = checkpoint.chat_template
         self._vocabulary_size = checkpoint.config.vocab_size
         self.text_bound = text_bound(self._tokenizer)
         self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self._big = ThreadPoolExecutor(1, thread_name_prefix="big-tokenizer")
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's."""
+        return self._tokenizer
+
     async def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids, at least one; raises RequestError naming the field."""
-        length = prompt_length(prompt)
+        return await self._run(prompt_length(prompt), partial(self._encode, prompt))
+
+    async def encode_plain(self, text: str) -> list[int]:
+        """A text's token ids, without those that the tokenizer adds by itself."""
+        return await self._run(len(text), partial(self._tokenize, text, "prompt", False))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, special ones included; raises RequestError naming `tokens`."""
+        given = self._check_ids(list(token_ids), "tokens")
+        decode = partial(self._tokenizer.decode, given, skip_special_tokens=False)
+        return await self._run(len(given), decode)
+
+    async def _run(self, length: int, work: Callable[[], _Result]) -> _Result:
         if length <= _QUICK_CHARACTERS:
-            return self._encode(prompt)
+            return work()
         thread = self._long if length <= _BIG_CHARACTERS else self._big
-        return await asyncio.get_running_loop().run_in_executor(thread, self._encode, prompt)
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
 
     def close(self) -> None:
         for thread in (self._long, self._big):
@@ -56,7 +83,7 @@ class PromptEncoder:
             case TextPrompt(text):
                 field, token_ids = "prompt", self._tokenize(text, "prompt", True)
             case TokenPrompt(given):
-                field, token_ids = "prompt", self._check_ids(list(given))
+                field, token_ids = "prompt", self._check_ids(list(given), "prompt")
             case ChatPrompt():
                 field, token_ids = "messages", self._encode_chat(prompt)
         if not token_ids:
@@ -65,19 +92,11 @@ class PromptEncoder:
 
     def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
         """Special tokens are the template's, which writes them all out; contents are text."""
-        disguise = self._plain.disguise_for(
-            text for message in prompt.messages for text in (message.content, message.name or "")
-        )
+        values = chat_values(prompt)
+        disguise = self._plain.disguise_for(strings_in(values))
         if not disguise:
-            return self._tokenize(self._render(prompt.messages), "messages", False)
-        disguised = [
-            ChatMessage(
-                message.role,
-                self._plain.disguise(message.content, disguise),
-                message.name and self._plain.disguise(message.name, disguise),
-            )
-            for message in prompt.messages
-        ]
+            return self._tokenize(self._render(values), "messages", False)
+        disguised = change_strings(values, lambda text: self._plain.disguise(text, disguise))
         text = self._render(disguised)
         _check_text(text, "messages")
         return self._plain.encode(text, disguise)
@@ -90,23 +109,45 @@ class PromptEncoder:
         )
         return encoding.ids
 
-    def _check_ids(self, token_ids: list[int]) -> list[int]:
+    def _check_ids(self, token_ids: list[int], field: str) -> list[int]:
         if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocabulary_size:
-            raise invalid("prompt", f"holds a token id outside 0 to {self._vocabulary_size - 1}")
+            raise invalid(field, f"holds a token id outside 0 to {self._vocabulary_size - 1}")
         return token_ids
 
-    def _render(self, given: Sequence[ChatMessage]) -> str:
+    def _render(self, values: dict[str, Any]) -> str:
         if self._template is None:
             raise invalid("messages", "need a chat template, and this model has none: use prompt")
-        messages = [
-            {"role": message.role, "content": message.content}
-            | ({} if message.name is None else {"name": message.name})
-            for message in given
-        ]
+        variables = dict(values)
+        messages = variables.pop("messages")
+        goes_on = bool(variables.pop(CONTINUE_FINAL_MESSAGE, False))
+        if goes_on:
+            variables["add_generation_prompt"] = False
         try:
-            return self._template.render(messages)
+            text = self._template.render(messages, **variables)
         except ChatTemplateError as error:
             raise invalid("messages", str(error).removeprefix("messages: ")) from error
+        return _until_final_content(text, messages[-1]["content"]) if goes_on else text
+
+
+def _until_final_content(text: str, content: str) -> str:
+    """The prompt without what the template writes after the last message's content."""
+    # Some templates strip contents.
+    start = text.rfind(content.strip())
+    if not content.strip() or start < 0:
+        raise invalid(
+            CONTINUE_FINAL_MESSAGE, "needs a last message whose content the template shows"
+        )
+    end = start + len(content.strip())
+    trailing = content[len(content.rstrip()) :]
+    return text[: end + len(trailing) * text.startswith(trailing, end)]
+
+
+def _model_tools(tokenizer: Tokenizer, template: str | None) -> ModelTools:
+    added = tokenizer.get_added_tokens_decoder()
+    ids = {token.content: number for number, token in added.items()}
+    special = frozenset(number for number, token in added.items() if token.special)
+    form, problem = find_format(template)
+    return ModelTools(form, problem, ids.get, special)
 
 
 def _check_text(text: str, field: str) -> None:
@@ -123,5 +164,15 @@ def prompt_length(prompt: Prompt) -> int:
             return len(text)
         case TokenPrompt(token_ids):
             return len(token_ids)
-        case ChatPrompt(messages):
-            return sum(len(message.content) for message in messages)
+        case ChatPrompt(messages=messages):
+            return sum(len(message.content) for message in messages) + _called_length(prompt)
+
+
+def _called_length(prompt: ChatPrompt) -> int:
+    """Characters of tools and of calls; their JSON is about as long as what templates write."""
+    calls = (call for message in prompt.messages for call in message.tool_calls)
+    tools = (
+        len(tool.name) + len(tool.description) + len(msgspec.json.encode(dict(tool.parameters)))
+        for tool in prompt.tools
+    )
+    return sum(len(call.name) + len(call.arguments) for call in calls) + sum(tools)

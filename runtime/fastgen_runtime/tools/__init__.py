@@ -1,0 +1,1 @@
+"""How models write calls of tools: each format's parser and grammar, and which one a model has."""
