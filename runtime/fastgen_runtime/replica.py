@@ -19,9 +19,11 @@ from fastgen_runtime.grpc_server import GrpcServer
 from fastgen_runtime.http_server import HttpServer
 from fastgen_runtime.log import log_event, log_problem
 from fastgen_runtime.metrics import Metrics
+from fastgen_runtime.request_log import log_request
 from fastgen_runtime.slo_file import read_slo, watch_slo
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.termination import leave_message
+from fastgen_runtime.tracing import start_tracing
 
 _LAST_WORDS_SECONDS: Final = 0.5
 _FLUSH_SECONDS: Final = 2.0
@@ -163,17 +165,24 @@ async def run_replica(config: Config) -> int:
         engine_config = _engine_config(config, checkpoint, channel.address)
         # The engine loads while the front does, and is started before there are gRPC threads.
         engine = await EngineProcess.start(engine_config)
+        metrics = Metrics(config.deployment, config.namespace, slo)
+        spans = start_tracing(os.environ, replica_name(), config.deployment, config.namespace)
         front = Front(
             checkpoint,
             served_name=config.served_name or model_name(config.model, path),
             max_length=engine_config.max_length,
             max_running=engine_config.max_running,
             max_waiting=engine_config.max_waiting,
-            metrics=Metrics(config.deployment, config.namespace, slo),
+            metrics=metrics,
             slo=slo,
             send=channel.send,
+            observers=(log_request, metrics.note_request, *((spans,) if spans else ())),
         )
-        return await Replica(config, front, channel).run(engine)
+        try:
+            return await Replica(config, front, channel).run(engine)
+        finally:
+            if spans is not None:
+                await spans.close(_FLUSH_SECONDS)
 
 
 def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> EngineConfig:

@@ -33,7 +33,9 @@ async def test_what_is_no_message_is_the_callers_error(
     assert trailing is not None
     assert trailing["x-fastgen-replica"] == "replica-under-test"
     assert replica.metric("fastgen_requests_total", outcome="excluded") == excluded + 1
-    assert replica.events()[events:] == []
+    # Its own line in the log of requests, and no defect's.
+    (line,) = replica.events()[events:]
+    assert (line["level"], line["message"], line["end"]) == ("info", "request", "invalid")
 
 
 async def test_load_is_told_to_no_broken_message(replica: ReplicaProcess) -> None:
