@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -29,14 +30,19 @@ from fastgen_runtime.channel import (
 )
 from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.config import EngineConfig
-from fastgen_runtime.engine import Beat, Engine
+from fastgen_runtime.engine import Beat, Engine, Load
+from fastgen_runtime.grammar import GrammarCompiler
+from fastgen_runtime.grammar_queue import GrammarQueue
 from fastgen_runtime.log import log_event, start_logging
 from fastgen_runtime.plan import Limits
 from fastgen_runtime.request import Refusal, RefusalKind
 from fastgen_runtime.startup_error import StartupError
+from fastgen_runtime.tokenizer import num_token_ids
 
 IDLE_SECONDS: Final = 1.0
 """Between two signs of life when there is nothing to do."""
+_COMPILING_SECONDS: Final = 0.005
+"""Between two looks at the grammars that are being compiled, when there is nothing else to do."""
 _PR_SET_PDEATHSIG: Final = 1
 _EXPIRED: Final = Refusal(
     RefusalKind.EXPIRED, "the request's deadline passed before its answer was complete"
@@ -51,13 +57,16 @@ def end_with_parent(parent_pid: int) -> None:
         sys.exit(1)
 
 
-def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
+def load_engine(config: EngineConfig) -> tuple[Engine, GrammarQueue, Ready]:
     """Loads the model; raises StartupError."""
     cores.limit_threads(cores.available_threads())
+    checkpoint = open_checkpoint(Path(config.model_path))
+    tokenizer = checkpoint.tokenizer
+    # Beside the weights: its memory is to be counted before the cache takes what is left.
+    grammars = GrammarQueue(lambda: GrammarCompiler(tokenizer, checkpoint.eos_token_ids))
     # Torch takes seconds to import: only the process that computes pays for it.
     from fastgen_runtime.runner import Runner, RunnerConfig
 
-    checkpoint = open_checkpoint(Path(config.model_path))
     runner = Runner.load(
         checkpoint,
         RunnerConfig(
@@ -67,6 +76,7 @@ def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
             max_model_length=config.max_length,
             max_concurrent_requests=config.max_running,
             max_step_tokens=config.budget_tokens,
+            vocabulary=num_token_ids(tokenizer),
         ),
     )
     limits = Limits(
@@ -78,39 +88,61 @@ def load_engine(config: EngineConfig) -> tuple[Engine, Ready]:
         prefix_caching=config.prefix_caching,
     )
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
-    return engine, Ready(runner.num_blocks, runner.block_size, engine.max_length)
+    grammars.wait_until_loaded()
+    return engine, grammars, Ready(runner.num_blocks, runner.block_size, engine.max_length)
 
 
-def beat(engine: Engine, channel: EngineEnd, parent_pid: int) -> None:
+def beat(engine: Engine, grammars: GrammarQueue, channel: EngineEnd, parent_pid: int) -> None:
     """Carries out commands and steps until told to stop; an exception ends the process."""
     num_commands = 0
     while os.getppid() == parent_pid:
-        for command in channel.commands(0 if engine.has_work else IDLE_SECONDS):
+        idle_seconds = _COMPILING_SECONDS if len(grammars) else IDLE_SECONDS
+        for command in channel.commands(0 if engine.has_work else idle_seconds):
             num_commands += 1
             match command:
+                case Add(request) if request.grammar is not None:
+                    grammars.add(request)
                 case Add(request):
                     if refusal := engine.add(request):
                         channel.send(Refused(request.request_id, refusal))
                 case Abort(request_id):
+                    grammars.abort(request_id)
                     engine.abort(request_id)
                 case SetPace(seconds_per_token, longest_gap_seconds):
                     engine.set_pace(Pace(seconds_per_token, longest_gap_seconds))
                 case Stop():
                     return
+        _add_compiled(engine, grammars, channel)
         if engine.has_work:
             done = engine.step()
             for request_id in done.expired:
                 channel.send(Refused(request_id, _EXPIRED))
-            channel.send(_report(num_commands, engine, done))
+            channel.send(_report(num_commands, _load(engine, grammars), done))
+            for request_id, failure in grammars.take_failed():
+                engine.abort(request_id)
+                channel.send(Refused(request_id, failure))
         else:
             engine.check()
-            channel.send(Report(num_commands, engine.load()))
+            channel.send(Report(num_commands, _load(engine, grammars)))
 
 
-def _report(num_commands: int, engine: Engine, done: Beat) -> Report:
+def _add_compiled(engine: Engine, grammars: GrammarQueue, channel: EngineEnd) -> None:
+    for new, compiled in grammars.take_ready():
+        refusal = compiled if isinstance(compiled, Refusal) else engine.add(new, compiled)
+        if refusal is not None:
+            channel.send(Refused(new.request_id, refusal))
+
+
+def _load(engine: Engine, grammars: GrammarQueue) -> Load:
+    """The engine's; requests whose grammars are being compiled wait, too."""
+    load = engine.load()
+    return replace(load, num_waiting=load.num_waiting + len(grammars))
+
+
+def _report(num_commands: int, load: Load, done: Beat) -> Report:
     return Report(
         num_commands=num_commands,
-        load=engine.load(),
+        load=load,
         tokens=done.committed.tokens,
         num_prompt_tokens=done.committed.num_prompt_tokens,
         num_output_tokens=done.committed.num_output_tokens,
@@ -132,7 +164,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = EngineEnd(config.channel)
     try:
-        engine, ready = load_engine(config)
+        engine, grammars, ready = load_engine(config)
     except StartupError as error:
         channel.send(StartFailed(error.reason, str(error)))
         channel.close()
@@ -143,7 +175,8 @@ def main() -> None:
         sys.exit(1)
     channel.send(ready)
     log_event("engine ready", blocks=ready.num_blocks, block_size=ready.block_size)
-    beat(engine, channel, config.parent_pid)
+    beat(engine, grammars, channel, config.parent_pid)
+    grammars.close()
     channel.close()
 
 

@@ -14,6 +14,11 @@ _USER_DEFINED: Final = 4
 """Token types of the GGUF specification."""
 
 
+def num_token_ids(tokenizer: Tokenizer) -> int:
+    """One more than the highest token id; a model's embedding may have more rows than that."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """Byte-level BPE from `tokenizer.ggml.*`; raises ModelError."""
     kind, split = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
