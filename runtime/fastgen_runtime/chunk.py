@@ -11,34 +11,38 @@ def make_chunk(request: Request, piece: int, end_token_ids: Collection[int]) -> 
 
     end_token_ids: the model's, which end an answer.
     """
-    start, end = request.num_computed, request.num_computed + piece
-    targets = _targets(request, start, end)
-    is_last = end == len(request.token_ids)
-    if not is_last:
+    new, start = request.new, request.num_computed
+    end = start + piece
+    wants_logprobs = new.num_prompt_logprobs is not None
+    targets = _targets(request, start, end) if wants_logprobs else ()
+    token_ids = request.token_ids[start:end]
+    block_ids = tuple(request.block_ids)
+    logprobs = new.num_prompt_logprobs if targets else None
+    if end < len(request.token_ids):
         return Chunk(
-            request_id=request.request_id,
-            token_ids=request.token_ids[start:end],
-            start=start,
-            block_ids=tuple(request.block_ids),
+            request.request_id,
+            token_ids,
+            start,
+            block_ids,
             sampling=None,
-            num_prompt_logprobs=request.new.num_prompt_logprobs if targets else None,
+            num_prompt_logprobs=logprobs,
             targets=targets,
         )
-    sampling = request.new.sampling
     mask = None if request.constraint is None else request.constraint.mask()
-    is_penalised = _needs_tokens(sampling)
+    is_early = request.num_output_tokens < new.min_tokens
+    is_penalised = _needs_tokens(new.sampling)
     return Chunk(
-        request_id=request.request_id,
-        token_ids=request.token_ids[start:end],
-        start=start,
-        block_ids=tuple(request.block_ids),
-        sampling=sampling,
+        request.request_id,
+        token_ids,
+        start,
+        block_ids,
+        new.sampling,
         # Copies of long requests in each step would cost more than all else here.
-        prompt_token_ids=request.new.prompt_token_ids if is_penalised else (),
+        prompt_token_ids=new.prompt_token_ids if is_penalised else (),
         output_token_ids=request.token_ids[request.num_prompt_tokens :] if is_penalised else (),
-        banned_token_ids=_banned(request, end_token_ids, mask),
+        banned_token_ids=_banned(request, end_token_ids, mask) if is_early else (),
         mask=mask,
-        num_prompt_logprobs=request.new.num_prompt_logprobs if targets else None,
+        num_prompt_logprobs=logprobs,
         targets=targets,
     )
 
@@ -65,8 +69,6 @@ def _banned(
     request: Request, end_token_ids: Collection[int], mask: TokenMask | None
 ) -> Sequence[int]:
     """What may not be chosen before the request has its fewest tokens."""
-    if request.num_output_tokens >= request.new.min_tokens:
-        return ()
     ends = () if request.new.ignore_eos else end_token_ids
     banned = sorted({*ends, *request.new.stop_token_ids})
     if mask is None:

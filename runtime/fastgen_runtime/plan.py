@@ -81,10 +81,10 @@ def schedule(
     for request in running:
         if request.num_owed > 1:
             prompts.append(request)
-        else:
+            draft.note_making(request)
+        elif not draft.give_one(request):
             draft.give(request)
     next_prompt = 0
-    draft.prompts = prompts
     # After a preemption there is no room: letting others in would only preempt again.
     for request in () if draft.preempted else waiting:
         while next_prompt < len(prompts) and prompts[next_prompt].priority <= request.priority:
@@ -118,7 +118,7 @@ class _Draft:
         self.admitted: dict[Request, tuple[int, ...]] = {}
         # Dicts, for their order and for quick look-ups.
         self.preempted: dict[Request, None] = {}
-        self.prompts: Sequence[Request] = ()
+        self._making: set[bytes] = set()
         self._running = dict.fromkeys(running)
         self._pool = pool
         self._block_size = pool.block_size
@@ -138,6 +138,18 @@ class _Draft:
     def budget_tokens(self) -> int:
         """What was given, and what could be given to one more prompt."""
         return sum(self.pieces.values()) + self._affordable(0)
+
+    def give_one(self, request: Request) -> bool:
+        """Gives an answer under way its token if its last block has room; most of them have."""
+        start = request.num_computed
+        if start >= len(request.block_ids) * self._block_size or request in self.preempted:
+            return False
+        self.pieces[request] = 1
+        self._tokens -= 1
+        if self._seconds is not None:
+            cost = self._cost
+            self._seconds -= cost.per_request + cost.per_token + cost.per_attended * (start + 1)
+        return True
 
     def give(self, request: Request) -> None:
         """Gives a running request as much of what it owes as budget and blocks allow."""
@@ -170,16 +182,17 @@ class _Draft:
             self._outlook = Outlook(
                 self._running, self._history, self._block_size, len(self._shared)
             )
-        new = sum(i not in self._shared and i not in self._claimed for i in block_ids)
+        unclaimed = [i for i in block_ids if i not in self._claimed]
+        new = sum(i not in self._shared for i in unclaimed)
         fits = self._outlook.fits(request, len(block_ids), new, self._pool.num_blocks)
         if self._running and not fits:
             return False
-        idle = (i for i in block_ids if i not in self._claimed)
-        self._free -= sum(self._pool.num_references(i) == 0 for i in idle)
-        self._claimed.update(block_ids)
+        self._free -= sum(self._pool.num_references(i) == 0 for i in unclaimed)
+        self._claimed.update(unclaimed)
         self._outlook.add(request, len(block_ids), new)
         self._running[request] = None
         self.admitted[request] = block_ids
+        self.note_making(request)
         wanted = min(len(request.token_ids) - num_computed, self._affordable(num_computed))
         self._take(request, min(wanted, self._room(request)))
         return True
@@ -189,16 +202,16 @@ class _Draft:
 
         Then it waits: the block comes with this step, or with one of the next.
         """
+        if not self._making:
+            return False
         most = request.num_matchable(self._block_size)
-        for other in (*self.prompts, *self.admitted):
-            index = self._num_computed(other) // self._block_size
-            if (
-                index < min(most, len(other.digests))
-                and other.digests[index] == request.digests[index]
-                and self._pool.find(request.digests[index]) is None
-            ):
-                return True
-        return False
+        return not self._making.isdisjoint(request.digests[:most])
+
+    def note_making(self, request: Request) -> None:
+        """Notes the block that a running request computes next, if nobody has it."""
+        index = self._num_computed(request) // self._block_size
+        if index < len(request.digests) and self._pool.find(request.digests[index]) is None:
+            self._making.add(request.digests[index])
 
     def _num_computed(self, request: Request) -> int:
         return request.num_computed + self._block_size * len(self.admitted.get(request, ()))

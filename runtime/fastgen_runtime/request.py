@@ -133,6 +133,7 @@ class Request:
     constraint: Constraint | None = None
     chain: bytes | None = None
     token_ids: list[int] = field(init=False)
+    num_prompt_tokens: int = field(init=False)
     num_computed: int = 0
     num_counted: int = 0
     block_ids: list[int] = field(default_factory=list)
@@ -146,6 +147,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.new.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
 
     @property
     def request_id(self) -> str:
@@ -159,10 +161,6 @@ class Request:
     def order(self) -> tuple[int, int]:
         """Its turn among others."""
         return self.new.priority, self.arrival
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.new.prompt_token_ids)
 
     @property
     def num_output_tokens(self) -> int:

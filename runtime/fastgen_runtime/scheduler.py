@@ -154,9 +154,10 @@ class Scheduler:
         for chunk, result in zip(step.chunks, results, strict=True):
             request = self._requests[chunk.request_id]
             end = chunk.start + len(chunk.token_ids)
-            num_prompt += max(0, min(end, request.num_prompt_tokens) - request.num_counted)
             request.num_computed = end
-            request.num_counted = max(request.num_counted, end)
+            if end > request.num_counted:
+                num_prompt += max(0, min(end, request.num_prompt_tokens) - request.num_counted)
+                request.num_counted = end
             self._publish(request)
             if (result.token_id is None) != (chunk.sampling is None):
                 raise ValueError(f"request {chunk.request_id}: a token too many or too few")
@@ -208,9 +209,10 @@ class Scheduler:
     def _publish(self, request: Request) -> None:
         """Makes the blocks known that are full and computed now."""
         full = min(request.num_computed // self.blocks.block_size, len(request.digests))
-        for index in range(request.num_published, full):
+        while request.num_published < full:
+            index = request.num_published
             self.blocks.publish(request.block_ids[index], request.digests[index])
-        request.num_published = max(request.num_published, full)
+            request.num_published += 1
 
     def _take_token(
         self, request: Request, token_id: int, result: ChunkResult, now: float
@@ -222,7 +224,8 @@ class Scheduler:
                 request.queue_seconds or 0.0, request.num_cached, tuple(request.prompt_logprobs)
             )
         request.token_ids.append(token_id)
-        request.extend_digests(self.blocks.block_size)
+        if not len(request.token_ids) % self.blocks.block_size:
+            request.extend_digests(self.blocks.block_size)
         finish = self._finish_reason(request, token_id)
         if finish is not None:
             self._forget(request)
