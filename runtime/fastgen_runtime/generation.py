@@ -18,7 +18,6 @@ MAX_LOGIT_BIASES: Final = 1024
 MAX_LOGIT_BIAS: Final = 100
 MAX_REPETITION_PENALTY: Final = 100
 MAX_TOOL_NAME_CHARACTERS: Final = 64
-MAX_GRAMMAR_CHARACTERS: Final = 256 * 1024
 MAX_WAITED_MS: Final = 3_600_000
 """No balancer holds a request for an hour; one false header would spoil the sums for ever."""
 TRACEPARENT: Final = "traceparent"
@@ -188,7 +187,7 @@ def check(generation: Generation, vocabulary_size: int | None = None) -> None:
     _check_stops(generation.stop)
     _check_token_ids(generation, vocabulary_size)
     if generation.grammar is not None:
-        _check_grammar(generation, generation.grammar)
+        _check_end_of_grammar(generation)
     if isinstance(generation.prompt, ChatPrompt):
         _check_messages(generation.prompt.messages)
         _check_tools(generation.prompt.tools)
@@ -243,10 +242,8 @@ def _check_token_ids(generation: Generation, vocabulary_size: int | None) -> Non
                 raise invalid(name, f"holds token id {token_id}, outside 0 to {end - 1}")
 
 
-def _check_grammar(generation: Generation, grammar: Grammar) -> None:
-    if len(grammar.text) > MAX_GRAMMAR_CHARACTERS:
-        raise invalid("grammar", f"may have at most {MAX_GRAMMAR_CHARACTERS} characters")
-    # The output ends where the grammar does: nothing else could be chosen there.
+def _check_end_of_grammar(generation: Generation) -> None:
+    """The output ends where the grammar does: nothing else could be chosen there."""
     if generation.ignore_eos:
         raise invalid("ignore_eos", "contradicts a grammar, at whose end the answer ends")
     if generation.min_tokens:

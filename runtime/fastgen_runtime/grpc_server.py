@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -15,6 +16,7 @@ from fastgen_api.v1 import inference_pb2
 from fastgen_runtime.front import Front
 from fastgen_runtime.generation import (
     TRACEPARENT,
+    ChatPrompt,
     ErrorKind,
     Generation,
     RequestError,
@@ -131,7 +133,7 @@ class Inference:
             )
         metadata = _metadata(context)
         remaining = context.time_remaining()
-        return generation_of(
+        generation = generation_of(
             request,
             self._front.max_length,
             request_id=request.request_id or _request_id(metadata.get(Header.REQUEST_ID, "")),
@@ -139,6 +141,16 @@ class Inference:
             waited_seconds=waited_seconds(metadata.get(Header.WAITED)),
             deadline=None if remaining is None else time.monotonic() + remaining,
         )
+        if isinstance(generation.prompt, ChatPrompt) and generation.prompt.tools:
+            return self._with_calls(generation)
+        return generation
+
+    def _with_calls(self, generation: Generation) -> Generation:
+        """Calls of tools come as the model writes them, special tokens included."""
+        tools = self._front.encoder.tools
+        if tools.format is None:
+            raise invalid("chat.tools", f"cannot be used: {tools.problem}")
+        return replace(generation, shown_token_ids=tools.shown_token_ids)
 
     async def _abort(self, context: Context, error: RequestError) -> NoReturn:
         metadata = ((Header.REPLICA, self._replica),)

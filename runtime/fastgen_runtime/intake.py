@@ -1,13 +1,24 @@
 """Turns what a client asks for into requests of the engine and the answers that they will fill."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
 from fastgen_runtime.admission import check_size, new_request, requests_of_choices
 from fastgen_runtime.answer import Answer, PromptEcho
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.detokenizer import Vocabulary
-from fastgen_runtime.generation import ErrorKind, Generation, RequestError, TextPrompt, check
+from fastgen_runtime.generation import (
+    ErrorKind,
+    Generation,
+    RequestError,
+    TextPrompt,
+    check,
+    invalid,
+)
 from fastgen_runtime.goodness import TokenTimes
+from fastgen_runtime.grammar import check_grammar
 from fastgen_runtime.prompt import PromptEncoder
-from fastgen_runtime.request import NewRequest
+from fastgen_runtime.request import Grammar, NewRequest
 from fastgen_runtime.stream import Choice, Stream
 
 
@@ -20,6 +31,7 @@ class Intake:
         self._served_name = served_name
         self._vocabulary_size = checkpoint.config.vocab_size
         self._defaults = checkpoint.generation_defaults
+        self._grammars = ThreadPoolExecutor(1, thread_name_prefix="grammar")
 
     def check(self, generation: Generation, max_length: int) -> None:
         """Raises RequestError for all that can be seen without working on it."""
@@ -34,6 +46,8 @@ class Intake:
         self, generation: Generation, stream: Stream, max_length: int
     ) -> list[NewRequest]:
         """The engine's requests, one per choice, and the stream ready for their tokens."""
+        if generation.grammar is not None:
+            await self._check_grammar(generation.grammar)
         token_ids = await self.encoder.encode(generation.prompt)
         stream.check()
         timings = stream.timings
@@ -60,6 +74,13 @@ class Intake:
 
     def close(self) -> None:
         self.encoder.close()
+        self._grammars.shutdown(wait=False, cancel_futures=True)
+
+    async def _check_grammar(self, grammar: Grammar) -> None:
+        """In a thread: the largest take a second, in which others' tokens go on."""
+        check = asyncio.get_running_loop().run_in_executor(self._grammars, check_grammar, grammar)
+        if problem := await check:
+            raise invalid("grammar", problem)
 
     def _answer(self, generation: Generation, index: int, num_prompt_tokens: int) -> Answer:
         return Answer(

@@ -24,6 +24,8 @@ from fastgen_runtime.goodness import End
 from fastgen_runtime.metrics import Metrics
 from fastgen_runtime.request import (
     FinishReason,
+    Grammar,
+    GrammarKind,
     NewRequest,
     NewToken,
     Refusal,
@@ -300,3 +302,16 @@ async def test_an_engine_that_is_gone_ends_every_choice() -> None:
         await answering
     assert broken.value.kind is ErrorKind.UNAVAILABLE
     assert [seen.end for seen in engine.finished] == [End.FAILED]
+
+
+@pytest.mark.parametrize("num_choices", [1, 2])
+async def test_a_grammar_that_cannot_be_used_never_reaches_the_engine(num_choices: int) -> None:
+    engine = Engine()
+    for grammar in (Grammar(GrammarKind.REGEX, "a("), Grammar(GrammarKind.JSON_SCHEMA, "{")):
+        with pytest.raises(RequestError, match=r"grammar is no .* that can be used") as refused:
+            await engine.answer(grammar=grammar, num_choices=num_choices)
+        assert (refused.value.kind, refused.value.field) == (ErrorKind.INVALID, "grammar")
+    assert engine.commands == []
+    async with engine.open(grammar=Grammar(GrammarKind.REGEX, "a+"), num_choices=num_choices):
+        assert len(engine.requests) == num_choices
+        assert engine.requests[-1].grammar == Grammar(GrammarKind.REGEX, "a+")

@@ -9,7 +9,6 @@ import pytest
 from fastgen_runtime.admission import choice_seed, new_request, requests_of_choices
 from fastgen_runtime.checkpoint import GenerationDefaults
 from fastgen_runtime.generation import (
-    MAX_GRAMMAR_CHARACTERS,
     MAX_LOGIT_BIASES,
     MAX_STOP_TOKEN_IDS,
     ChatMessage,
@@ -95,7 +94,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"priority": 2**31}, "priority"),
     ({"grammar": REGEX, "ignore_eos": True}, "ignore_eos"),
     ({"grammar": REGEX, "min_tokens": 1}, "min_tokens"),
-    ({"grammar": replace(REGEX, text="a" * (MAX_GRAMMAR_CHARACTERS + 1))}, "grammar"),
     ({"prompt": ChatPrompt([])}, "messages"),
     ({"prompt": ChatPrompt([ChatMessage("robot", "x")])}, "messages[0].role"),
     ({"prompt": ChatPrompt(MESSAGES, [Tool("")])}, "tools[0].name"),
