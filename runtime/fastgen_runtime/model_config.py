@@ -164,6 +164,8 @@ class ModelConfig:
     @property
     def distinct_windows(self) -> tuple[int | None, ...]:
         """Each of the layers' windows once."""
+        if not self.windows:
+            return (None,)
         return tuple(dict.fromkeys(map(self.window, range(self.num_layers))))
 
 

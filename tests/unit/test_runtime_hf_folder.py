@@ -150,6 +150,15 @@ def test_weights_that_are_damaged(
     assert words in str(error)
 
 
+def test_tensors_of_other_types_are_refused_when_they_are_read(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, CONFIG)
+    save_file({"a": np.ones(3, np.int8)}, folder / "model.safetensors")
+    assert open_checkpoint(folder).tensors()["a"].shape == (3,)
+    error = failure(folder)
+    assert error.reason is StartupFailure.MODEL_UNSUPPORTED
+    assert "tensor a of model.safetensors has the type I8; supported: F32" in str(error)
+
+
 def test_truncated_safetensors(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, CONFIG)
     save_file({"a": np.ones(100, np.float32)}, folder / "model.safetensors")
