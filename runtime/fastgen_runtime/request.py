@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from fastgen_runtime.blocks import chain_digest
 from fastgen_runtime.step import Sampling, TokenLogprobs, TokenMask
 
@@ -103,9 +105,11 @@ class Started:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token of a request; `finish` is set on its last one, `started` on its first."""
+class NewToken(msgspec.Struct, frozen=True, array_like=True):
+    """A token of a request; `finish` is set on its last one, `started` on its first.
+
+    Made and sent for every token there is: a Struct is, in a fifth of a dataclass' time.
+    """
 
     request_id: str
     token_id: int
