@@ -1,7 +1,9 @@
 """What a gRPC client can ask for, on a replica that runs."""
 
 import asyncio
+import json
 import math
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -167,6 +169,25 @@ async def test_biases_decide(replica: ReplicaProcess) -> None:
         only = await ask(stub, text=PROMPT, sampling=forced, stopping=stopping)
     assert tokens_of(plain)[0] not in tokens_of(without)
     assert tokens_of(only) == [504] * 4
+
+
+async def test_every_choice_follows_the_grammar(replica: ReplicaProcess) -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "London"]}, "is_capital": {"type": "boolean"}},
+        "required": ["city", "is_capital"],
+        "additionalProperties": False,
+    }
+    async with client(replica) as stub:
+        chosen = await ask(
+            stub, text=PROMPT, sampling=Sampling(n=3, seed=3), json_schema=json.dumps(schema)
+        )
+        matched = await ask(stub, text=PROMPT, sampling=GREEDY, regex="[0-9]{3}-[a-z]{2}")
+    for index in range(3):
+        assert json.loads(text_of(chosen, index)).keys() == schema["properties"].keys()
+    ends = [one for one in chosen if one.finish_reason]
+    assert {one.finish_reason for one in ends} == {inference_pb2.FINISH_REASON_STOP}
+    assert re.fullmatch("[0-9]{3}-[a-z]{2}", text_of(matched))
 
 
 async def test_cached_tokens_are_told(replica: ReplicaProcess) -> None:
