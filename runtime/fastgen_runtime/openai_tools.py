@@ -116,6 +116,8 @@ def tool_grammar(
     """
     if answer is not None and answer.kind is not GrammarKind.JSON_SCHEMA:
         raise invalid(answer_field, "goes with tools only as a JSON schema")
+    if answer is not None and use.form is ToolFormat.LLAMA and not use.must_call:
+        raise invalid(answer_field, "does not go with tools: this model writes calls as JSON, too")
     if answer is None and not use.is_constrained:
         return None, "tools"
     text = call_grammar(
