@@ -1,9 +1,13 @@
 """How much a replica can hold: the arithmetic of its memory, and what `Auto` settings mean."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType
+from fastgen_runtime.architectures import tensor_names
 from fastgen_runtime.model_config import ModelConfig
 from fastgen_runtime.startup_error import StartupError
 
@@ -29,6 +33,42 @@ def resolve_dtype(wanted: DType, cpu_flags: frozenset[str]) -> DType:
     return DType.BFLOAT16 if cpu_flags & _FAST_BFLOAT16 else DType.FLOAT32
 
 
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """resident: of the weights once they are loaded. largest: of one layer that is being packed,
+    which is there twice for a moment."""
+
+    resident: int
+    largest: int
+
+
+def weight_bytes(
+    config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], item_bytes: int, *, packs: bool
+) -> WeightBytes:
+    """What the checkpoint's tensors become. packs: linear layers are copied in another order, so
+    that a tied embedding is there twice."""
+    names = tensor_names(config)
+    head = f"{names.head}.weight"
+    embedding = config.vocab_size * (config.embedding_size or config.hidden_size)
+    items = sum(
+        math.prod(shape)
+        for name, shape in shapes.items()
+        if not name.endswith(names.ignored) and not (config.tied_embeddings and name.endswith(head))
+    )
+    if config.tied_embeddings and packs:
+        items += embedding
+    inner, width = config.intermediate_size, config.hidden_size
+    heads = config.num_heads + 2 * config.num_kv_heads
+    layers = (embedding, width * inner * (1 + config.gated), width * heads * config.head_dim)
+    return WeightBytes(items * item_bytes, max(layers) * item_bytes if packs else 0)
+
+
+def block_bytes(config: ModelConfig, block_size: int, item_bytes: int) -> int:
+    """Keys and values of a block's tokens in all layers."""
+    per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return per_token * block_size * item_bytes
+
+
 def num_blocks_for(
     available_bytes: int, block_bytes: int, block_size: int, longest: int, most_requests: int
 ) -> int:
@@ -41,8 +81,8 @@ def num_blocks_for(
     if fitting < blocks_per_request:
         raise StartupError(
             StartupFailure.OUT_OF_MEMORY,
-            f"a request of {longest} tokens needs {_mib(blocks_per_request * block_bytes)} of "
-            f"cache, and {_mib(max(0, available_bytes))} are left beside the weights: raise the "
+            f"a request of {longest} tokens needs {mib(blocks_per_request * block_bytes)} of "
+            f"cache, and {mib(max(0, available_bytes))} are left beside the weights: raise the "
             "memory limit or lower maxModelLength",
         )
     return min(fitting, blocks_per_request * most_requests)
@@ -72,5 +112,6 @@ def cache_bytes(
     return total * memory_percent // 100 - resident_bytes - activations_bytes - _MARGIN_BYTES
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
+    """For sentences."""
     return f"{size / (1 << 20):.0f} MiB"

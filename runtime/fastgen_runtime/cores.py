@@ -4,6 +4,7 @@ Pure parsers of the kernel's files, and thin readers. No torch: thread counts ar
 when torch is imported, so they have to be set before.
 """
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -93,6 +94,13 @@ def resident_bytes(root: Path = Path("/")) -> int:
     """Memory that this process holds for itself; pages of mapped files can be dropped."""
     fields = (root / "proc/self/statm").read_text().split()
     return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def give_back_memory() -> None:
+    """Returns what was freed to the system: the C library keeps holes between what is in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc's own
+        trim(0)
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:

@@ -13,9 +13,11 @@ from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType
 from fastgen_kernels.dispatch import Device, Kernels, kernels_for
 from fastgen_kernels.ragged import RaggedBatch
+from fastgen_kernels.torch_twins.linear import can_pack
 from fastgen_runtime import cores
 from fastgen_runtime.capacity import (
     activation_bytes,
+    block_bytes,
     cache_bytes,
     model_length,
     num_blocks_for,
@@ -24,6 +26,7 @@ from fastgen_runtime.capacity import (
 from fastgen_runtime.checkpoint import Checkpoint
 from fastgen_runtime.model import Inputs, Model
 from fastgen_runtime.model_config import ModelConfig
+from fastgen_runtime.preflight import Demand, offer_now, preflight
 from fastgen_runtime.sampler import draw_of
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.step import Chunk, ChunkResult, Step, TokenLogprobs
@@ -101,9 +104,21 @@ class Runner:
         kernels, device = kernels_for(Device("cpu")), torch.device("cpu")
         model_config = checkpoint.config
         length = model_length(model_config, config.max_model_length)
-        dtype = _DTYPES[resolve_dtype(config.dtype, cores.cpu_flags())]
+        resolved = resolve_dtype(config.dtype, cores.cpu_flags())
+        dtype, tensors = _DTYPES[resolved], checkpoint.tensors()
+        if config.num_blocks is None:
+            demand = Demand(
+                dtype=resolved,
+                packs=can_pack(torch.empty(0, dtype=dtype, device=device)),
+                longest=length,
+                block_size=config.block_size,
+                max_tokens=config.max_step_tokens,
+                most_requests=config.max_concurrent_requests,
+            )
+            shapes = {name: tensor.shape for name, tensor in tensors.items()}
+            preflight(model_config, shapes, demand, offer_now(config.memory_percent))
         with torch.no_grad():
-            weights = load_weights(model_config, checkpoint.tensors(), kernels, dtype, device)
+            weights = load_weights(model_config, tensors, kernels, dtype, device)
             model = Model(model_config, weights, kernels, length)
         num_blocks = config.num_blocks or _blocks_in_memory(model_config, config, length, dtype)
         shape = (
@@ -249,10 +264,9 @@ def _blocks_in_memory(
             model, config.max_step_tokens, config.max_concurrent_requests, dtype.itemsize
         ),
     )
-    token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
     return num_blocks_for(
         available,
-        token_bytes * config.block_size,
+        block_bytes(model, config.block_size, dtype.itemsize),
         config.block_size,
         length,
         config.max_concurrent_requests,

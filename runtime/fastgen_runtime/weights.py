@@ -11,6 +11,7 @@ from fastgen_kernels.dispatch import Kernels
 from fastgen_kernels.torch_twins.experts import Expert
 from fastgen_kernels.torch_twins.linear import Linear
 from fastgen_runtime.architectures import tensor_names
+from fastgen_runtime.cores import give_back_memory
 from fastgen_runtime.hf_folder import StoredTensor
 from fastgen_runtime.model_config import Block, Experts, ModelConfig, invalid
 from fastgen_runtime.shard import Shard
@@ -92,6 +93,7 @@ def load_weights(
     reader = WeightReader(tensors, names, kernels, dtype, device)
     loader = _Loader(config, names, reader, shard)
     layers = tuple(loader.layer(number) for number in range(config.num_layers))
+    give_back_memory()
     hidden, base = config.hidden_size, reader.base
     width = config.embedding_size or hidden
     embedding = reader.tensor(f"{base}{names.embedding}.weight", (config.vocab_size, width))
@@ -114,6 +116,7 @@ def load_weights(
             f"the checkpoint holds tensors that this model has no place for: "
             f"{', '.join(sorted(reader.unread)[:3])}"
         )
+    give_back_memory()
     return Weights(embedding, positions, project_in, layers, norm, project_out, lm_head)
 
 

@@ -25,11 +25,13 @@ CONFIG: dict[str, Any] = {
 
 
 def write_tiny_model(folder: Path, num_shards: int = 2, **changes: Any) -> Path:
-    """Writes the folder; `changes` are those of config.json."""
+    """Writes the folder; `changes` are those of config.json. num_shards 0: no weights."""
     folder.mkdir(parents=True, exist_ok=True)
     config = CONFIG | changes
     (folder / "config.json").write_text(json.dumps(config))
     _write_tokenizer(folder)
+    if num_shards == 0:
+        return folder
     tensors = random_tensors(config)
     names = sorted(tensors)
     if num_shards == 1:
@@ -46,9 +48,8 @@ def write_tiny_model(folder: Path, num_shards: int = 2, **changes: Any) -> Path:
     return folder
 
 
-def random_tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Every tensor of an untied Llama without biases, float32."""
-    rng = np.random.default_rng(0)
+def tensor_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Every tensor of an untied Llama without biases."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     shapes: dict[str, tuple[int, ...]] = {
@@ -69,7 +70,16 @@ def random_tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
             "mlp.down_proj": (hidden, inner),
         }
         shapes |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
-    return {name: rng.standard_normal(shape, np.float32) * 0.2 for name, shape in shapes.items()}
+    return shapes
+
+
+def random_tensors(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Small float32 values."""
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.standard_normal(shape, np.float32) * np.float32(0.2)
+        for name, shape in tensor_shapes(config).items()
+    }
 
 
 def _write_tokenizer(folder: Path) -> None:

@@ -16,7 +16,7 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     oneDNN with weights in its own order is up to twice as fast on CPUs as torch's linear, which
     reorders in each call. The operator is private to the pinned torch, hence the probe.
     """
-    if _can_pack(weight):
+    if can_pack(weight):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
 
         def packed_linear(x: Tensor) -> Tensor:
@@ -27,7 +27,8 @@ def pack_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     return lambda x: functional.linear(x, weight, bias)
 
 
-def _can_pack(weight: Tensor) -> bool:
+def can_pack(weight: Tensor) -> bool:
+    """Whether `pack_linear` makes a copy of such a weight; only type and device are looked at."""
     return (
         weight.device.type == "cpu"
         and torch._C._has_mkldnn
