@@ -24,17 +24,20 @@ IDS = torch.randint(3, VOCABULARY, (20,), generator=torch.Generator().manual_see
 CPU = torch.device("cpu")
 
 
-def make(checkpoint: Checkpoint, shard: Shard, add_up: Callable[[Tensor], Tensor]) -> Model:
+def make(
+    checkpoint: Checkpoint,
+    shard: Shard,
+    add_up: Callable[[Tensor], Tensor],
+    dtype: torch.dtype = torch.float32,
+) -> Model:
     kernels = kernels_for(Device("cpu"))
     with torch.no_grad():
-        weights = load_weights(
-            checkpoint.config, checkpoint.tensors(), kernels, torch.float32, CPU, shard
-        )
+        weights = load_weights(checkpoint.config, checkpoint.tensors(), kernels, dtype, CPU, shard)
     return Model(shard.config(checkpoint.config), weights, kernels, 64, add_up)
 
 
 @torch.inference_mode()
-def logits(model: Model, config: ModelConfig) -> Tensor:
+def logits(model: Model, config: ModelConfig, dtype: torch.dtype = torch.float32) -> Tensor:
     kernels: Kernels = kernels_for(Device("cpu"))
     batch = RaggedBatch.of([0], [len(IDS)], [[0, 1, 2]], 8)
     inputs = Inputs(
@@ -42,13 +45,13 @@ def logits(model: Model, config: ModelConfig) -> Tensor:
         torch.from_numpy(batch.positions),
         torch.from_numpy(batch.write_slots),
         {
-            window: kernels.plan_attention(batch, 1, torch.float32, CPU, window)
+            window: kernels.plan_attention(batch, 1, dtype, CPU, window)
             for window in config.distinct_windows
         },
         torch.arange(len(IDS)),
     )
     shape = (config.num_layers, 2, 24, config.num_kv_heads, config.head_dim)
-    return model.forward(inputs, torch.full(shape, torch.nan))
+    return model.forward(inputs, torch.full(shape, torch.nan, dtype=dtype))
 
 
 def whole(folder: Path) -> Tensor:
@@ -97,6 +100,33 @@ def test_stacked_experts_are_in_two_tensors(tmp_path: Path, name: str) -> None:
     names = load_file(tmp_path / "model.safetensors").keys()
     assert "model.layers.1.mlp.experts.gate_up_proj" in names
     assert not any(".experts.0." in name for name in names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "phi3, longrope beyond",
+        "qwen3-moe",
+        "mixtral, stacked",
+        "opt, 350m",
+        "opt, neither biases nor weights of norms, untied",
+        "falcon, 40b",
+        "gpt-neox",
+    ],
+)
+def test_half_precision_computes_about_the_same(tmp_path: Path, name: str) -> None:
+    """Stored as bfloat16; float32 and bfloat16 read the same values."""
+    TINY_MODELS[name].save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(file).items()}, file)
+    checkpoint = open_checkpoint(tmp_path)
+    expected, ours = (
+        logits(make(checkpoint, Shard(), lambda x: x, dtype), checkpoint.config, dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert ours.dtype == torch.bfloat16
+    similarity = torch.nn.functional.cosine_similarity(ours.float(), expected, dim=-1)
+    assert similarity.min() > 0.99
 
 
 SPLIT = {
