@@ -5,6 +5,7 @@ from the front but its log, and dies with it.
 """
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -95,6 +96,7 @@ def load_engine(config: EngineConfig) -> tuple[Engine, GrammarQueue, Ready]:
 def beat(engine: Engine, grammars: GrammarQueue, channel: EngineEnd, parent_pid: int) -> None:
     """Carries out commands and steps until told to stop; an exception ends the process."""
     num_commands = 0
+    is_checked = False
     while os.getppid() == parent_pid:
         idle_seconds = _COMPILING_SECONDS if len(grammars) else IDLE_SECONDS
         for command in channel.commands(0 if engine.has_work else idle_seconds):
@@ -114,6 +116,7 @@ def beat(engine: Engine, grammars: GrammarQueue, channel: EngineEnd, parent_pid:
                     return
         _add_compiled(engine, grammars, channel)
         if engine.has_work:
+            is_checked = False
             done = engine.step()
             for request_id in done.expired:
                 channel.send(Refused(request_id, _EXPIRED))
@@ -122,7 +125,9 @@ def beat(engine: Engine, grammars: GrammarQueue, channel: EngineEnd, parent_pid:
                 engine.abort(request_id)
                 channel.send(Refused(request_id, failure))
         else:
-            engine.check()
+            if not is_checked:  # once per idle time: it looks at every block
+                engine.check()
+                is_checked = True
             channel.send(Report(num_commands, _load(engine, grammars)))
 
 
@@ -173,6 +178,9 @@ def main() -> None:
         channel.send(StartFailed(StartupFailure.OUT_OF_MEMORY, "the model does not fit in memory"))
         channel.close()
         sys.exit(1)
+    # What is loaded stays: a garbage collection that walks all of it would take many steps' time.
+    gc.collect()
+    gc.freeze()
     channel.send(ready)
     log_event("engine ready", blocks=ready.num_blocks, block_size=ready.block_size)
     beat(engine, grammars, channel, config.parent_pid)

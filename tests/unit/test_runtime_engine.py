@@ -1,0 +1,80 @@
+"""The engine's step: what it reports, and how it heeds a pace."""
+
+from dataclasses import replace
+
+import pytest
+from toy_model import ToyCache, alone, request
+
+from fastgen_api.spec import BudgetMode
+from fastgen_runtime.budget import Pace
+from fastgen_runtime.engine import Engine
+from fastgen_runtime.plan import Limits
+from fastgen_runtime.step import ChunkResult, Step
+
+
+class ToyRunner:
+    """A toy model behind the runner's interface, with blocks of four tokens."""
+
+    num_blocks = 200
+    block_size = 4
+
+    def __init__(self) -> None:
+        self._cache = ToyCache(4)
+
+    def run(self, step: Step) -> list[ChunkResult]:
+        return self._cache.run(step)
+
+
+def engine_of(mode: BudgetMode) -> Engine:
+    return Engine(ToyRunner(), Limits(32, 8, 8, 500, budget_mode=mode))
+
+
+def test_steps_report_what_was_expected_of_them() -> None:
+    engine = engine_of(BudgetMode.FIXED)
+    engine.add(request("a", 5, 6))
+    beats = []
+    while engine.has_work:
+        beats.append(engine.step())
+        engine.check()
+    assert [token.token_id for b in beats for token in b.committed.tokens] == alone(
+        request("a", 5, 6)
+    )
+    # The first steps of a process tell nothing about the next ones.
+    assert [b.predicted_seconds is None for b in beats] == [True] * 3 + [False] * 3
+    assert [b.num_step_tokens for b in beats] == [5, 1, 1, 1, 1, 1]
+    assert {b.budget_tokens for b in beats} == {32}
+
+
+def test_cached_tokens_are_reported_with_the_step_that_found_them() -> None:
+    engine = engine_of(BudgetMode.FIXED)
+    for name in "ab":
+        engine.add(replace(request("same", 9, 2), request_id=name))
+    beats = [engine.step() for _ in range(3)]
+    assert [b.num_cached_tokens for b in beats] == [0, 8, 0]
+    assert [b.committed.num_prompt_tokens for b in beats] == [9, 1, 0]
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [(BudgetMode.AUTO, 1 + 4), (BudgetMode.FIXED, 32)])
+def test_a_pace_that_cannot_be_kept_leaves_prompts_a_block_in_mode_auto(
+    mode: BudgetMode, tokens: int
+) -> None:
+    engine = engine_of(mode)
+    engine.add(request("stream", 3, 100))
+    for _ in range(5):
+        engine.step()
+    engine.set_pace(Pace(1e-9, None))
+    engine.add(request("prompt", 200, 2))
+    beat = engine.step()
+    assert beat.num_step_tokens == tokens
+    assert beat.budget_tokens == tokens
+    engine.set_pace(Pace())
+    assert engine.step().num_step_tokens == 32
+
+
+def test_requests_whose_deadline_has_passed_are_told_once() -> None:
+    engine = engine_of(BudgetMode.AUTO)
+    engine.add(replace(request("a", 3, 9), deadline=0.0))
+    beat = engine.step()
+    assert beat.expired == ("a",)
+    assert (beat.num_step_tokens, beat.committed.tokens, beat.predicted_seconds) == (0, (), None)
+    assert not engine.has_work
