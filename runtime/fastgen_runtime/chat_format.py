@@ -42,7 +42,7 @@ class ChatWriter:
         tail = {"choices": choices, "usage": usage_fields(usage)}
         return encode(self._whole_head | tail | self._prompt)
 
-    def events(self, base: int, delta: Delta, so_far: Usage) -> bytes:
+    def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
         choice = self._choice(base, delta)
         if choice.is_plain and choice.has_begun:
             return choice.plain_events(delta)
@@ -71,8 +71,7 @@ class ChatWriter:
         # A client that wants the usage is promised the field in every chunk.
         if not self._told.with_usage:
             return {}
-        tell = so_far is not None and self._told.with_usage_so_far
-        return {"usage": usage_fields(so_far) if tell and so_far is not None else None}
+        return {"usage": usage_fields(so_far) if so_far is not None else None}
 
     def _told_prompt(self, echo: PromptEcho | None) -> dict[str, Any]:
         """What is told of the prompt once, with whichever choice comes first."""

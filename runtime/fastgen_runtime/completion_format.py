@@ -35,7 +35,7 @@ class CompletionWriter:
         choices = [choice.whole() for _, choice in sorted(self._choices.items())]
         return encode(self._head | {"choices": choices, "usage": usage_fields(usage)})
 
-    def events(self, base: int, delta: Delta, so_far: Usage) -> bytes:
+    def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
         choice = self._choice(base, delta)
         if choice.is_plain and delta.prompt is None:
             return choice.plain_events(delta)
@@ -61,8 +61,7 @@ class CompletionWriter:
         # A client that wants the usage is promised the field in every chunk.
         if not self._told.with_usage:
             return {}
-        tell = so_far is not None and self._told.with_usage_so_far
-        return {"usage": usage_fields(so_far) if tell and so_far is not None else None}
+        return {"usage": usage_fields(so_far) if so_far is not None else None}
 
 
 _TOLD: Final = ("text", "finish_reason", "logprobs", "token_ids", "prompt_token_ids",

@@ -86,6 +86,7 @@ class Completion(Response):
         asked, writer = self._asked, self._writer
         usages: list[Usage] = []
         has_begun, num_output = False, 0
+        tells_usage = asked.told.with_usage_so_far
         async for one in deltas:
             delta = one.delta
             if not has_begun:
@@ -94,7 +95,7 @@ class Completion(Response):
                 await send(_start(told, b"text/event-stream"))
                 has_begun = True
             num_output += len(delta.token_ids)
-            so_far = Usage(one.num_prompt_tokens, num_output)
+            so_far = Usage(one.num_prompt_tokens, num_output) if tells_usage else None
             events = writer.events(one.prompt * asked.told.num_choices, delta, so_far)
             if delta.usage is not None:
                 usages.append(delta.usage)

@@ -45,8 +45,8 @@ class ResponseWriter(Protocol):
         """The body, once every delta is there."""
         ...
 
-    def events(self, base: int, delta: Delta, so_far: Usage) -> bytes:
-        """The events that tell a delta; so_far: the usage with this delta's tokens."""
+    def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
+        """The events that tell a delta; so_far: the usage with its tokens, where it is told."""
         ...
 
     def end(self, usage: Usage) -> bytes:

@@ -157,7 +157,7 @@ async def test_answers_after_a_pydantic_model(replica: ReplicaProcess) -> None:
     async with replica.openai() as client:
         parsed = await client.chat.completions.parse(
             model=MODEL, messages=messages, response_format=Thing, temperature=0,
-            extra_body={"structured_outputs": None}, max_tokens=200, frequency_penalty=0.5,
+            max_tokens=200, frequency_penalty=0.5,
         )  # fmt: skip
         streamed = ""
         async with client.chat.completions.stream(
@@ -301,7 +301,7 @@ async def test_tokenize_and_back(replica: ReplicaProcess) -> None:
             await post("/tokenize", prompt="a", messages=[]),
             await post("/tokenize"),
             await post("/tokenize", prompt=""),
-            await post("/tokenize", prompt="x" * 2_000_000),
+            await post("/tokenize", prompt="x " * 300_000),
             await post("/tokenize", prompt="x", what=1),
             await post("/detokenize", tokens=[49_152]),
             await post("/detokenize", tokens=[1], model="other"),

@@ -47,11 +47,11 @@ def parse(events: bytes) -> list[Any]:
 
 def test_a_chat_stream_names_the_role_first_and_the_reason_last(texts: TokenTexts) -> None:
     writer = ChatWriter(HEAD, Told(with_usage=True), texts)
-    (first,) = parse(writer.events(0, Delta("", (1,)), USAGE))
+    (first,) = parse(writer.events(0, Delta("", (1,))))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert writer.events(0, Delta("", (1,)), USAGE) == b""
+    assert writer.events(0, Delta("", (1,))) == b""
     end = Delta('bye "\n', (2,), FinishReason.LENGTH, USAGE)
-    text, finish = parse(writer.events(0, end, USAGE))
+    text, finish = parse(writer.events(0, end))
     assert text["choices"][0]["delta"] == {"content": 'bye "\n'}
     assert text["choices"][0]["finish_reason"] is None
     assert finish["choices"][0]["delta"] == {}
