@@ -1,6 +1,7 @@
 """A replica: one front in this process, one engine in another, from start to drain."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Coroutine
@@ -133,6 +134,9 @@ class Replica:
             self._front.handle(event)
             if isinstance(event, Ready):
                 self._channel.remove_file()
+                # What is loaded stays: a garbage collection that walks it would hold up streams.
+                gc.collect()
+                gc.freeze()
                 self._ready.set_result(None)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
