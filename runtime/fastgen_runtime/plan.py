@@ -118,7 +118,8 @@ class _Draft:
         self.admitted: dict[Request, tuple[int, ...]] = {}
         # Dicts, for their order and for quick look-ups.
         self.preempted: dict[Request, None] = {}
-        self._making: set[bytes] = set()
+        # What is being computed, and how important the request is that does.
+        self._making: dict[bytes, int] = {}
         self._running = dict.fromkeys(running)
         self._pool = pool
         self._block_size = pool.block_size
@@ -200,18 +201,20 @@ class _Draft:
     def _is_in_the_making(self, request: Request) -> bool:
         """Whether a running request's next block is one that the request needs and nobody has.
 
-        Then it waits: the block comes with this step, or with one of the next.
+        Then it waits: the block comes with this step, or with one of the next. Not for a less
+        important one, which others may hold up for ever.
         """
         if not self._making:
             return False
-        most = request.num_matchable(self._block_size)
-        return not self._making.isdisjoint(request.digests[:most])
+        needed = request.digests[: request.num_matchable(self._block_size)]
+        return any(self._making[i] <= request.priority for i in self._making.keys() & needed)
 
     def note_making(self, request: Request) -> None:
         """Notes the block that a running request computes next, if nobody has it."""
         index = self._num_computed(request) // self._block_size
         if index < len(request.digests) and self._pool.find(request.digests[index]) is None:
-            self._making.add(request.digests[index])
+            digest = request.digests[index]
+            self._making[digest] = min(request.priority, self._making.get(digest, request.priority))
 
     def _num_computed(self, request: Request) -> int:
         return request.num_computed + self._block_size * len(self.admitted.get(request, ()))

@@ -152,6 +152,19 @@ def test_who_waits_for_a_prompt_under_way_goes_on_when_that_is_aborted() -> None
     assert pieces(advance(scheduler, cache)[0]) == [("second", 1), ("third", 7)]
 
 
+@pytest.mark.parametrize(
+    ("priority", "given"), [(-1, [("second", 5), ("first", 3)]), (0, [("first", 5)])]
+)
+def test_nobody_waits_for_a_less_important_request(
+    priority: int, given: list[tuple[str, int]]
+) -> None:
+    scheduler, cache = scheduler_of(budget=8), ToyCache(4)
+    scheduler.add(ask("first", [*SYSTEM, 60]))
+    advance(scheduler, cache)
+    scheduler.add(replace(ask("second", [*SYSTEM, 61]), priority=priority))
+    assert pieces(advance(scheduler, cache)[0]) == given
+
+
 def test_blocks_that_are_needed_are_taken_from_those_unused_for_longest() -> None:
     watched = Watched(scheduler_of(blocks=10))
     watched.answer(ask("a", [*SYSTEM, 50], max_tokens=3))
