@@ -92,6 +92,8 @@ def activation_bytes(config: ModelConfig, max_tokens: int, max_rows: int, item_b
     """Most that a step holds at once: hidden states, the widest layer's, logits in sampling."""
     per_token = 4 * config.hidden_size + 3 * config.intermediate_size
     per_token += 3 * config.head_dim * (config.num_heads + 2 * config.num_kv_heads)
+    if config.experts:  # a token is there, in and out, once for each of its experts
+        per_token += 6 * config.experts.per_token * config.hidden_size
     return max_tokens * per_token * item_bytes + max_rows * config.vocab_size * (item_bytes + 8)
 
 
