@@ -153,12 +153,13 @@ def test_who_waits_for_a_prompt_under_way_goes_on_when_that_is_aborted() -> None
 
 
 @pytest.mark.parametrize(
-    ("priority", "given"), [(-1, [("second", 5), ("first", 3)]), (0, [("first", 5)])]
+    ("priority", "given"), [(-1, [("second", 5), ("first", 3)]), (0, [("first", 3)])]
 )
 def test_nobody_waits_for_a_less_important_request(
     priority: int, given: list[tuple[str, int]]
 ) -> None:
-    scheduler, cache = scheduler_of(budget=8), ToyCache(4)
+    scheduler, cache = scheduler_of(budget=10), ToyCache(4)
+    # Two blocks of `first` are whole, and a third one is begun.
     scheduler.add(ask("first", [*SYSTEM, 60]))
     advance(scheduler, cache)
     scheduler.add(replace(ask("second", [*SYSTEM, 61]), priority=priority))
