@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -93,10 +93,13 @@ class PromptEncoder:
     def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
         """Special tokens are the template's, which writes them all out; contents are text."""
         values = chat_values(prompt)
-        disguise = self._plain.disguise_for(strings_in(values))
-        if not disguise:
-            return self._tokenize(self._render(values), "messages", False)
-        disguised = change_strings(values, lambda text: self._plain.disguise(text, disguise))
+        try:
+            disguise = self._plain.disguise_for(strings_in(values))
+            if not disguise:
+                return self._tokenize(self._render(values), "messages", False)
+            disguised = change_strings(values, lambda text: self._plain.disguise(text, disguise))
+        except RecursionError:
+            raise invalid("tools", "are nested too deeply") from None
         text = self._render(disguised)
         _check_text(text, "messages")
         return self._plain.encode(text, disguise)
@@ -171,8 +174,14 @@ def prompt_length(prompt: Prompt) -> int:
 def _called_length(prompt: ChatPrompt) -> int:
     """Characters of tools and of calls; their JSON is about as long as what templates write."""
     calls = (call for message in prompt.messages for call in message.tool_calls)
-    tools = (
-        len(tool.name) + len(tool.description) + len(msgspec.json.encode(dict(tool.parameters)))
+    return sum(len(call.name) + len(call.arguments) for call in calls) + sum(
+        len(tool.name) + len(tool.description) + _json_length(tool.parameters)
         for tool in prompt.tools
     )
-    return sum(len(call.name) + len(call.arguments) for call in calls) + sum(tools)
+
+
+def _json_length(value: Mapping[str, Any]) -> int:
+    try:
+        return len(msgspec.json.encode(dict(value)))
+    except RecursionError:
+        raise invalid("tools", "are nested too deeply") from None

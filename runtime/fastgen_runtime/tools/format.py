@@ -21,6 +21,8 @@ from fastgen_runtime.tools.parsers import (
 from fastgen_runtime.tools.source import ToolParser
 
 _TOOLS_VARIABLE: Final = re.compile(r"\btools\b")
+_LLAMA_ROLE: Final = re.compile(r"\bipython\b")
+"""Llama 3 calls those so who tell what a call brought."""
 _LETTERS_AND_DIGITS: Final = string.ascii_letters + string.digits
 
 
@@ -90,6 +92,6 @@ def find_format(template: str | None) -> tuple[ToolFormat | None, str]:
         return (ToolFormat.MISTRAL_NAMED if named else ToolFormat.MISTRAL_LIST), ""
     if HERMES_BEGIN in template and "<function=" not in template:
         return ToolFormat.HERMES, ""
-    if '"parameters": ' in template and "<tool_call>" not in template:
+    if '"parameters": ' in template and _LLAMA_ROLE.search(template):
         return ToolFormat.LLAMA, ""
     return None, "this model writes calls in a format that is not known here"
