@@ -126,7 +126,9 @@ class _Choice:
         content, calls = self._parts(delta)
         fields: dict[str, Any] = {}
         if not self.has_begun:
-            fields = {"role": "assistant", "content": content or (None if calls else "")}
+            # Of an answer that may turn out to be calls only, nothing is said to be its content.
+            nothing = "" if self._calls is None else None
+            fields = {"role": "assistant", "content": content or nothing}
             self.has_begun = True
         elif content:
             fields["content"] = content

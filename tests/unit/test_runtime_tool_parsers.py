@@ -151,7 +151,7 @@ def test_arguments_are_told_as_they_come() -> None:
         ("{{ tools }}<tool_call>", HERMES),
         ("{% if tools is defined %}[TOOL_CALLS]{% endif %}", LIST),
         ("{% if tools %}[TOOL_CALLS]x[ARGS]{% endif %}", NAMED),
-        ("{% if tools is not none %}{\"name\": function name, \"parameters\": {% endif %}ipython", LLAMA),
+        ("{% if tools %}{\"name\": f, \"parameters\": {% endif %}ipython", LLAMA),
         ("{{ messages }}<tool_call>", None),
         ("{{ tools }}<tool_call><function=x>", None),
         ("{{ tools }}", None),

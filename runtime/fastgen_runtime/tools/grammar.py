@@ -20,6 +20,8 @@ from fastgen_runtime.tools.parsers import (
 
 TokenId = Callable[[str], int | None]
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_SPACING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as templates write it and models have seen it; small ones lose themselves in blanks."""
 
 
 def call_grammar(
@@ -46,7 +48,7 @@ def call_grammar(
     rules = [*calls, f"one: {' | '.join(names)}"]
     for name, tool in zip(names, tools, strict=True):
         rules.append(f"{name}: {_one(form, tool, token_id, f'{name}_arguments')}")
-        schema = json.dumps(dict(tool.parameters) or _NO_PARAMETERS)
+        schema = json.dumps({"x-guidance": _SPACING} | (dict(tool.parameters) or _NO_PARAMETERS))
         rules.append(f"{name}_arguments: %json {schema}")
     if must_call:
         start = ["start: calls"]
