@@ -106,19 +106,20 @@ def attention(
     """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[2]
+    cached_keys, cached_values = cache.unbind()
     out = torch.empty_like(query)
     for group in plan.groups:
         rows = group.last - group.first
         shape = (rows, group.longest, num_kv_heads, head_dim)
-        keys = cache[0].index_select(0, group.slots).view(shape).transpose(1, 2)
-        values = cache[1].index_select(0, group.slots).view(shape).transpose(1, 2)
+        keys = cached_keys.index_select(0, group.slots).view(shape).transpose(1, 2)
+        values = cached_values.index_select(0, group.slots).view(shape).transpose(1, 2)
         # The heads that share keys become rows of one query.
         stacked = query[group.first : group.last].view(rows, num_kv_heads, -1, head_dim)
         result = _attend(stacked, keys, values, group.mask, scale, soft_cap)
         out[group.first : group.last] = result.reshape(rows, num_heads, head_dim)
     for prompt in plan.prompts:
-        keys = cache[0].index_select(0, prompt.slots).transpose(0, 1)[None]
-        values = cache[1].index_select(0, prompt.slots).transpose(0, 1)[None]
+        keys = cached_keys.index_select(0, prompt.slots).transpose(0, 1)[None]
+        values = cached_values.index_select(0, prompt.slots).transpose(0, 1)[None]
         for tile in prompt.tiles:
             result = _attend(
                 query[tile.first : tile.last].transpose(0, 1)[None],
