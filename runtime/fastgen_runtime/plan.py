@@ -252,15 +252,12 @@ class _Draft:
 
     def _victim(self, needy: Request) -> Request:
         """Whom to preempt for `needy`: no more important one, the cheapest to compute again."""
-        return min(
-            (
-                other
-                for other in self._running
-                if other is needy
-                or (other.priority >= needy.priority and (other.block_ids or other in self.pieces))
-            ),
-            key=lambda request: (-request.priority, self._lost_tokens(request), -request.arrival),
+        holders = (
+            other
+            for other in self._running
+            if other is needy or other.block_ids or other in self.pieces
         )
+        return min(holders, key=lambda one: (-one.priority, self._lost_tokens(one), -one.arrival))
 
     def _lost_tokens(self, request: Request) -> int:
         """Tokens that the request would compute again; what others hold, too, stays cached.

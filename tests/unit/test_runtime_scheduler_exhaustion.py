@@ -106,6 +106,19 @@ def test_pr_403_who_is_preempted_loses_and_repeats_nothing(caching: bool) -> Non
     assert scheduler.num_preemptions > 2
 
 
+@CACHING
+@pytest.mark.parametrize("blocks", [10, 12, 15])
+def test_choices_that_share_a_prompt_are_preempted_without_harm_to_the_others(
+    blocks: int, caching: bool
+) -> None:
+    """Blocks of a victim that others hold, too, do not become free."""
+    scheduler = scheduler_of(blocks, 16, 4, caching)
+    news = [replace(request("c", 13, 20), request_id=f"c{i}", group="c") for i in range(4)]
+    got = answers(scheduler, news)
+    assert got == {new.request_id: alone(new) for new in news}
+    assert scheduler.num_preemptions > 0
+
+
 def test_282_one_prompt_that_is_too_long_hurts_nobody() -> None:
     """282: one very long prompt leaves the server broken until it is restarted."""
     scheduler = scheduler_of(10, 16, 8, max_length=30)
