@@ -5,9 +5,11 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from collector import attributes, collecting
+from prometheus_client.parser import text_string_to_metric_families
 
 from fastgen_api.names import Outcome
 from fastgen_api.spec import SLO
@@ -54,6 +56,14 @@ def test_phases_and_ends_are_counted() -> None:
     assert f'fastgen_request_ends_total{{{labels},end="refused"}} 1.0' in text
     assert f"fastgen_request_queue_seconds_count{{{labels}}} 2.0" in text
     assert f"fastgen_request_prefill_seconds_sum{{{labels}}} 0.5" in text
+
+
+def test_every_series_is_on_the_page_of_observability() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    exposition = Metrics("d", "n", SLO()).render().decode()
+    for family in text_string_to_metric_families(exposition):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"`{name}`" in page or f"`{name}{{" in page
 
 
 async def test_a_span_tells_the_phases_under_the_callers_own(
