@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ class Completion(Response):
         self._front = front
         self._asked = asked
         self._writer = writer
+        self._has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.ensure_future(self._answer(scope, receive, send))
@@ -50,22 +52,15 @@ class Completion(Response):
                 await answering
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def send_noting(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
         try:
             async with self._open() as deltas:
                 if self._asked.is_stream:
-                    await self._stream(deltas, send_noting)
+                    await self._stream(deltas, send)
                 else:
-                    await self._send_whole(deltas, send_noting)
+                    await self._send_whole(deltas, send)
         except RequestError as error:
             error = self._asked.named(error)
-            if not has_begun:
+            if not self._has_begun:
                 await error_response(error)(scope, receive, send)
                 return
             # Returning with the body open cuts the connection: nobody takes it for a whole answer.
@@ -85,17 +80,18 @@ class Completion(Response):
     async def _stream(self, deltas: AsyncIterator[BatchDelta], send: Send) -> None:
         asked, writer = self._asked, self._writer
         usages: list[Usage] = []
-        has_begun, num_output = False, 0
-        tells_usage = asked.told.with_usage_so_far
+        num_output: Counter[int] = Counter()
         async for one in deltas:
             delta = one.delta
-            if not has_begun:
+            if not self._has_begun:
+                self._has_begun = True
                 # The length of one of several prompts says nothing of the whole.
                 told = one.num_prompt_tokens if len(asked.generations) == 1 else None
                 await send(_start(told, b"text/event-stream"))
-                has_begun = True
-            num_output += len(delta.token_ids)
-            so_far = Usage(one.num_prompt_tokens, num_output) if tells_usage else None
+            so_far = None
+            if asked.told.with_usage_so_far:
+                num_output[one.prompt] += len(delta.token_ids)
+                so_far = Usage(one.num_prompt_tokens, num_output[one.prompt])
             events = writer.events(one.prompt * asked.told.num_choices, delta, so_far)
             if delta.usage is not None:
                 usages.append(delta.usage)
@@ -112,6 +108,7 @@ class Completion(Response):
             if one.delta.usage is not None:
                 usages.append(one.delta.usage)
         usage = sum_of(usages)
+        self._has_begun = True
         await send(_start(usage.prompt_tokens, _JSON.encode()))
         await send(_part(self._writer.whole(usage), more=False))
 

@@ -1,5 +1,6 @@
 """The `openai` client against a running replica: forms, not wisdom, since the model is small."""
 
+import asyncio
 import json
 import math
 from enum import StrEnum
@@ -135,6 +136,33 @@ async def test_more_prompts_than_places(replica: ReplicaProcess) -> None:
             model=MODEL, prompt=[[500 + number] for number in range(60)], max_tokens=1
         )
     assert len(answer.choices) == 60
+
+
+async def test_a_client_that_leaves_frees_every_choice_of_every_prompt(
+    replica: ReplicaProcess,
+) -> None:
+    body = {"prompt": ["Once", "Twice", "Thrice"], "n": 2, "max_tokens": 900, "stream": True,
+            "ignore_eos": True}  # fmt: skip
+    excluded = replica.metric("fastgen_requests_total", outcome="excluded")
+    async with (
+        httpx2.AsyncClient(base_url=replica.url, timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        assert "x-fastgen-prompt-tokens" not in response.headers
+        seen: set[int] = set()
+        async for line in response.aiter_lines():
+            if line:
+                chunk = json.loads(line.removeprefix("data: "))
+                seen |= {choice["index"] for choice in chunk["choices"]}
+            if len(seen) == 6:
+                break
+        assert replica.load().running_requests == 6
+    for _ in range(200):
+        if replica.metric("fastgen_requests_total", outcome="excluded") == excluded + 3:
+            break
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("not every prompt was given up")
 
 
 class Colour(StrEnum):

@@ -74,7 +74,6 @@ def check_calls(calls: list[ChatCompletionMessageToolCallUnion] | None, count: i
     [
         ("required", None),
         ({"type": "function", "function": {"name": "GetWeather"}}, "GetWeather"),
-        ({"type": "function", "function": {"name": "Stop"}}, "Stop"),
     ],
 )
 async def test_a_call_that_must_be_is_right_whole_and_streamed(

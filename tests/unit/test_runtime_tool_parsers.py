@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastgen_runtime.tools.format import ToolFormat, find_format
+from fastgen_runtime.tools.format import ModelTools, ToolFormat, find_format
 from fastgen_runtime.tools.source import Arguments, CallStart, Text, ToolEvent
 
 NAMES = frozenset({"get_weather", "add"})
@@ -163,3 +163,20 @@ def test_a_template_tells_its_format(template: str | None, form: ToolFormat | No
     found, problem = find_format(template)
     assert found is form
     assert bool(problem) == (form is None)
+
+
+def test_ids_of_calls_are_new_and_fit_the_models_templates() -> None:
+    for form in ToolFormat:
+        first, second = form.new_call_id(), form.new_call_id()
+        assert first != second
+        if form in (LIST, NAMED):
+            assert len(first) == 9
+            assert first.isalnum()
+
+
+def test_marks_that_are_special_tokens_are_shown_to_the_parser() -> None:
+    ids = {"[TOOL_CALLS]": 5, "[ARGS]": 6, "<tool_call>": 7}
+    special = frozenset({5, 6})
+    assert ModelTools(NAMED, "", ids.get, special).shown_token_ids == (5, 6)
+    assert ModelTools(HERMES, "", ids.get, special).shown_token_ids == ()
+    assert ModelTools(None, "none", ids.get, special).shown_token_ids == ()
