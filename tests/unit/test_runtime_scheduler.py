@@ -109,6 +109,22 @@ def test_a_victim_gives_back_its_tokens_and_blocks() -> None:
     assert plan.pieces == ((needy, 1), (prompt, 2))
 
 
+def test_a_victim_gives_back_only_what_no_other_holds() -> None:
+    pool = BlockPool(5, 4)
+    shared, [a], [v], [b] = (pool.reserve(count) or [] for count in (2, 1, 1, 1))
+    pool.share(shared)
+    sharing, alone_there, victim = (Request(request(f"r{i}", 60, 9), i) for i in range(3))
+    for one, blocks in ((sharing, [*shared, a]), (alone_there, [b]), (victim, [*shared, v])):
+        one.block_ids, one.num_computed = blocks, 4 * len(blocks)
+        del one.token_ids[one.num_computed + 1 :]
+    plan = schedule(
+        [sharing, alone_there, victim], [], pool, Limits(8, 8, 0, 100), Budget(8), LengthHistory(1)
+    )
+    # Each needs a block: one becomes free with the victim, and nobody is cheaper than the second.
+    assert plan.preempted == (victim, alone_there)
+    assert plan.pieces == ((sharing, 1),)
+
+
 def test_schedule_changes_nothing() -> None:
     running, waiting = Request(request("a", 8, 8), 0), Request(request("b", 8, 8), 1)
     pool = BlockPool(20, 4)

@@ -6,6 +6,7 @@ import pytest
 from toy_model import ToyCache, advance, alone, drive, pieces, prompt_logprobs_alone, request
 
 from fastgen_runtime.blocks import BlockPool
+from fastgen_runtime.budget import Budget
 from fastgen_runtime.plan import Limits
 from fastgen_runtime.request import NewRequest, NewToken
 from fastgen_runtime.scheduler import Scheduler
@@ -220,21 +221,22 @@ def test_prompt_log_probabilities_are_computed_whole_and_told_once() -> None:
     assert tokens[0].started.cached_tokens == 0
 
 
-def test_a_preemption_asks_for_no_log_probability_twice() -> None:
-    limits = Limits(2, 2, 100, 200, expected_output_tokens=1)
+@pytest.mark.parametrize("budget", [2, 64])
+def test_a_preempted_request_tells_each_log_probability_once(budget: int) -> None:
+    limits = Limits(64, 2, 100, 200, expected_output_tokens=1)
     scheduler, cache = Scheduler(BlockPool(9, 4), limits), ToyCache(4)
     scheduler.add(replace(ask("long", list(range(20, 34)), max_tokens=22), priority=-1))
     wanting = replace(ask("b", [*SYSTEM, 50]), num_prompt_logprobs=0)
     scheduler.add(wanting)
+    while not scheduler.num_preemptions:
+        advance(scheduler, cache, budget=Budget(2))
+    [preempted] = scheduler.waiting
+    assert 0 < len(preempted.prompt_logprobs) < 12
     tokens: list[NewToken] = []
-    asked: list[int] = []
-    for step in drive(scheduler, cache, tokens.append):
-        for chunk in (chunk for chunk in step.chunks if chunk.targets):
-            asked += range(chunk.start + 1, chunk.start + 1 + len(chunk.targets))
-    assert scheduler.num_preemptions > 0
+    while scheduler.running or scheduler.waiting:
+        tokens += advance(scheduler, cache, budget=Budget(budget))[1]
     [started] = [t.started for t in tokens if t.request_id == "b" and t.started]
     assert list(started.prompt_logprobs) == prompt_logprobs_alone(wanting)
-    assert asked == list(range(1, 13))
 
 
 def test_shared_blocks_are_counted_once_when_requests_are_let_in() -> None:
