@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from fastgen_runtime.detokenizer import Vocabulary
 from fastgen_runtime.request import FinishReason
 from fastgen_runtime.step import TokenLogprobs
@@ -32,8 +34,7 @@ class PromptEcho:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """What is new of one choice.
 
     text: of the answer, without the prompt's; whole characters only, held back while a stop string

@@ -39,6 +39,8 @@ class Vocabulary:
         )
         self._is_byte_level = isinstance(tokenizer.decoder, decoders.ByteLevel)
         self._bytes: dict[int, bytes] = {}
+        # Texts of byte-level tokens that begin and end between two characters, as they are met.
+        self.whole_texts: dict[int, str] = {}
 
     def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
         """A detokenizer for one answer. shown_ids: special tokens that have a text in it."""
@@ -69,14 +71,22 @@ class Vocabulary:
 class ByteLevelDetokenizer:
     """Exact for byte-level tokenizers; bytes that are no UTF-8 become U+FFFD."""
 
-    __slots__ = ("_decoder", "_vocabulary")
+    __slots__ = ("_decoder", "_is_inside", "_vocabulary")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._is_inside = False
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        return self._decoder.decode(self._vocabulary.bytes_of(token_id))
+        vocabulary, was_inside = self._vocabulary, self._is_inside
+        if not was_inside and (known := vocabulary.whole_texts.get(token_id)) is not None:
+            return known
+        text = self._decoder.decode(vocabulary.bytes_of(token_id))
+        self._is_inside = bool(self._decoder.getstate()[0])
+        if not was_inside and not self._is_inside:
+            vocabulary.whole_texts[token_id] = text
+        return text
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from fastgen_runtime.answer import Answer, Delta, PromptEcho, Usage
 from fastgen_runtime.generation import RequestError
 from fastgen_runtime.goodness import Timings, TokenTimes
@@ -155,7 +157,7 @@ class Stream:
         self._num_untold -= 1
         if self.num_choices == 1:
             return delta
-        return replace(delta, usage=None if self._num_untold else self.usage)
+        return structs.replace(delta, usage=None if self._num_untold else self.usage)
 
     def _wake(self) -> None:
         waiter = self._waiter
