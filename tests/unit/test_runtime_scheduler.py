@@ -15,8 +15,8 @@ from fastgen_runtime.scheduler import Scheduler
 from fastgen_runtime.step import Sampling, TokenMask
 
 
-def scheduler_of(blocks: int, budget: int, running: int = 8, expected: int = 256) -> Scheduler:
-    limits = Limits(budget, running, 8, 200, expected_output_tokens=expected)
+def scheduler_of(blocks: int, budget: int, running: int = 8) -> Scheduler:
+    limits = Limits(budget, running, 8, 200)
     return Scheduler(BlockPool(blocks, 4), limits, [EOS])
 
 
@@ -59,18 +59,6 @@ def test_the_queue_is_bounded() -> None:
     assert refusal.kind is RefusalKind.FULL
 
 
-def test_the_victim_of_a_full_pool_is_the_one_with_least_to_recompute() -> None:
-    scheduler, cache = scheduler_of(6, 16, expected=1), ToyCache(4)
-    scheduler.add(request("short", 3, 12))
-    scheduler.add(request("long", 11, 12))
-    while not scheduler.num_preemptions:
-        advance(scheduler, cache)
-    assert [r.request_id for r in scheduler.running] == ["long"]
-    assert [r.request_id for r in scheduler.waiting] == ["short"]
-    drive(scheduler, cache)
-    assert scheduler.blocks.num_free == 6
-
-
 def test_a_preempted_request_keeps_its_place_and_is_counted_once() -> None:
     limits = Limits(4, 2, 8, 200, expected_output_tokens=1)
     scheduler, cache = Scheduler(BlockPool(6, 4), limits), ToyCache(4)
@@ -91,38 +79,6 @@ def test_a_preempted_request_keeps_its_place_and_is_counted_once() -> None:
     assert order == ["short", "next"]
     assert prompt_tokens == 5 + 11 + 4
     assert output_tokens == sum(len(alone(new)) for new in news)
-
-
-def test_a_victim_gives_back_its_tokens_and_blocks() -> None:
-    pool = BlockPool(6, 4)
-
-    def running(prompt: int, num_computed: int, arrival: int) -> Request:
-        made = Request(request(f"r{arrival}", prompt, 4), arrival)
-        made.num_computed, made.block_ids = num_computed, pool.reserve(2) or []
-        return made
-
-    first, needy, prompt = running(6, 5, 0), running(9, 8, 1), running(12, 8, 2)
-    plan = schedule(
-        [first, needy, prompt], [], pool, Limits(3, 3, 0, 100), Budget(3), LengthHistory(256)
-    )
-    assert plan.preempted == (first,)
-    assert plan.pieces == ((needy, 1), (prompt, 2))
-
-
-def test_a_victim_gives_back_only_what_no_other_holds() -> None:
-    pool = BlockPool(5, 4)
-    shared, [a], [v], [b] = (pool.reserve(count) or [] for count in (2, 1, 1, 1))
-    pool.share(shared)
-    sharing, alone_there, victim = (Request(request(f"r{i}", 60, 9), i) for i in range(3))
-    for one, blocks in ((sharing, [*shared, a]), (alone_there, [b]), (victim, [*shared, v])):
-        one.block_ids, one.num_computed = blocks, 4 * len(blocks)
-        del one.token_ids[one.num_computed + 1 :]
-    plan = schedule(
-        [sharing, alone_there, victim], [], pool, Limits(8, 8, 0, 100), Budget(8), LengthHistory(1)
-    )
-    # Each needs a block: one becomes free with the victim, and nobody is cheaper than the second.
-    assert plan.preempted == (victim, alone_there)
-    assert plan.pieces == ((sharing, 1),)
 
 
 def test_schedule_changes_nothing() -> None:
@@ -158,16 +114,6 @@ def test_an_urgent_prompt_passes_one_that_is_under_way() -> None:
     advance(scheduler, cache)
     scheduler.add(replace(request("urgent", 6, 1), priority=-1))
     assert pieces(advance(scheduler, cache)[0]) == [("urgent", 6), ("long", 2)]
-
-
-def test_a_more_important_request_is_no_victim_of_a_less_important_one() -> None:
-    scheduler, cache = scheduler_of(6, 16, expected=1), ToyCache(4)
-    scheduler.add(replace(request("short", 3, 12), priority=-1))
-    scheduler.add(request("long", 11, 12))
-    while not scheduler.num_preemptions:
-        advance(scheduler, cache)
-    assert [r.request_id for r in scheduler.running] == ["short"]
-    drive(scheduler, cache)
 
 
 def test_a_request_whose_deadline_has_passed_is_gone_at_the_next_step() -> None:
