@@ -77,3 +77,27 @@ def test_preempted_requests_say_what_they_say_alone(
     assert preemptions > 0
     assert together == alone
     assert all(len(tokens) == NUM_TOKENS for tokens in alone)
+
+
+def test_what_is_found_in_the_cache_says_what_is_computed(
+    runner: Runner, checkpoint: Checkpoint
+) -> None:
+    limits = Limits(budget_tokens=32, max_running=4, max_waiting=8, max_length=52)
+    engine = Engine(runner, limits, checkpoint.eos_token_ids)
+    token_ids = checkpoint.tokenizer.encode(PROMPTS[1]).ids
+    answers: dict[str, list[int]] = {}
+    cached: dict[str, int] = {}
+    for names in (["first"], ["again", "and again"]):
+        for name in names:
+            new = NewRequest(name, token_ids, NUM_TOKENS, Sampling(temperature=0), ignore_eos=True)
+            assert engine.add(new) is None
+            answers[name] = []
+        while engine.has_work:
+            for token in engine.step().committed.tokens:
+                answers[token.request_id].append(token.token_id)
+                if token.started is not None:
+                    cached[token.request_id] = token.started.cached_tokens
+            engine.check()
+    whole_blocks = (len(token_ids) - 1) // 4 * 4
+    assert cached == {"first": 0, "again": whole_blocks, "and again": whole_blocks}
+    assert answers["again"] == answers["and again"] == answers["first"]
