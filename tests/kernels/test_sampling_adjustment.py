@@ -6,11 +6,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from transformers.generation import (
-    LogitsProcessorList,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-)
 
 from fastgen_kernels.torch_twins.adjustment import Adjustment
 from fastgen_kernels.torch_twins.sampling import Draw, sample
@@ -66,22 +61,6 @@ def test_adjustments_against_float64(seed: int, adjustment: Adjustment) -> None:
     np.testing.assert_allclose(adjusted, reference(logits, adjustment), rtol=1e-5, atol=1e-5)
     assert adjusted.dtype == np.float32
     assert (logits == kept).all()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_bias_and_repetition_penalty_are_those_of_transformers(seed: int) -> None:
-    """Their order too: a biased logit is penalised as it then is."""
-    logits = logits_of(seed)
-    prompt, output, bias = [3, 5, 5, 70], [5, 9, 12], {5: 4.0, 9: -6.0, 50: 1.5}
-    processors = LogitsProcessorList(
-        [
-            SequenceBiasLogitsProcessor([[[token], value] for token, value in bias.items()]),
-            RepetitionPenaltyLogitsProcessor(1.3),
-        ]
-    )
-    theirs = processors(torch.tensor([prompt + output]), torch.from_numpy(logits.copy())[None])[0]
-    ours = Adjustment(bias, 1.3, prompt_token_ids=prompt, output_token_ids=output).apply(logits)
-    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
 
 
 @given(

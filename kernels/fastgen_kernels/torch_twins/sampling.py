@@ -53,11 +53,7 @@ def sample(logits: Tensor, draws: Sequence[Draw], vocabulary: int | None = None)
     distribution at `uniform`, over token ids. vocabulary: ids from there on are padding and never
     chosen. Raises ValueError for a mask that allows no token.
     """
-    logits = logits[:, :vocabulary]
-    if not logits.is_cpu and all(draw.greedy and draw.adjustment is None for draw in draws):
-        tokens: list[int] = logits.argmax(-1).tolist()
-        return tokens
-    rows: Logits = logits.float().cpu().numpy()
+    rows: Logits = logits[:, :vocabulary].float().cpu().numpy()
     return [_choose(row, draw) for row, draw in zip(rows, draws, strict=True)]
 
 
