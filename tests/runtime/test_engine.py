@@ -62,7 +62,22 @@ def generate(
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.95, seed=7)]
+    "sampling",
+    [
+        Sampling(temperature=0),
+        Sampling(temperature=0.8, top_p=0.95, seed=7),
+        Sampling(
+            temperature=1.2,
+            top_k=50,
+            min_p=0.02,
+            repetition_penalty=1.2,
+            frequency_penalty=0.3,
+            presence_penalty=0.2,
+            logit_bias={260: 2.0},
+            seed=2**63,
+        ),
+    ],
+    ids=["greedy", "nucleus", "penalties"],
 )
 def test_preempted_requests_say_what_they_say_alone(
     runner: Runner, checkpoint: Checkpoint, sampling: Sampling
