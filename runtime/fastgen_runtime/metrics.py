@@ -1,7 +1,7 @@
 """A replica's Prometheus metrics."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -65,9 +65,11 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._labels = (deployment, namespace)
         self._registry = CollectorRegistry()
-        self._requests = self._counter(Metric.REQUESTS, "Requests by how they ended.", "outcome")
-        self._misses = self._counter(
-            Metric.TARGET_MISSES, "Requests that missed a target of the SLO.", "target"
+        self._requests = self._counters(
+            Metric.REQUESTS, "Requests by how they ended.", "outcome", Outcome
+        )
+        self._misses = self._counters(
+            Metric.TARGET_MISSES, "Requests that missed a target of the SLO.", "target", Target
         )
         self._prompt_tokens = self._counter(Metric.PROMPT_TOKENS, "Prompt tokens computed.")
         self._output_tokens = self._counter(Metric.OUTPUT_TOKENS, "Output tokens computed.")
@@ -79,8 +81,11 @@ class Metrics:
         self._prefix_hits = self._counter(
             Metric.PREFIX_HITS, "Prompt tokens found in the prefix cache."
         )
-        self._ends = self._counter(
-            Metric.REQUEST_ENDS, "Requests by what ended them, whoever counts their outcome.", "end"
+        self._ends = self._counters(
+            Metric.REQUEST_ENDS,
+            "Requests by what ended them, whoever counts their outcome.",
+            "end",
+            [end.value for end in End],
         )
         self._step_seconds = self._histogram(
             Metric.STEP_SECONDS, "Time of one step.", (0.001, 0.0025, 0.005, *_TOKEN_SECONDS)
@@ -101,15 +106,9 @@ class Metrics:
         )
         self._budget_tokens = 0
         self.gauge(Metric.BUDGET_TOKENS, "Most tokens of a step, now.", lambda: self._budget_tokens)
-        # Every series exists from the start: a rate needs the 0 before the first event.
-        for outcome in Outcome:
-            self._requests.labels(*self._labels, outcome)
-        for target in Target:
-            self._misses.labels(*self._labels, target)
-        for end in End:
-            self._ends.labels(*self._labels, end.value)
         self._targets: tuple[float | None, ...] = ()
         self._latencies: tuple[Histogram, ...] = ()
+        self._observed: tuple[Histogram, ...] = ()
         self.set_slo(slo)
 
     def set_slo(self, slo: SLO) -> None:
@@ -132,9 +131,10 @@ class Metrics:
             (Metric.TOKEN_GAP, "Longest time between two tokens, by request.", _TOKEN_SECONDS),
         )  # fmt: skip
         self._latencies = tuple(
-            self._histogram(name, text, with_target(buckets, target))
-            for (name, text, buckets), target in zip(kinds, targets, strict=True)
+            Histogram(name, text, _LABELS, registry=self._registry, buckets=with_target(b, target))
+            for (name, text, b), target in zip(kinds, targets, strict=True)
         )
+        self._observed = tuple(histogram.labels(*self._labels) for histogram in self._latencies)
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""
@@ -143,58 +143,63 @@ class Metrics:
 
     def count_request(self, verdict: Verdict) -> None:
         """Counts a request that has ended."""
-        self._requests.labels(*self._labels, verdict.outcome).inc()
+        self._requests[verdict.outcome].inc()
         for target in verdict.missed:
-            self._misses.labels(*self._labels, target).inc()
+            self._misses[target].inc()
 
     def observe_latencies(self, timings: Timings) -> None:
         """Notes the latencies of a request that got tokens."""
         ttft, tpot = timings.ttft_seconds, timings.tpot_seconds
         gap = timings.longest_gap if timings.output_tokens > 1 else None
-        for histogram, value in zip(self._latencies, (ttft, tpot, gap), strict=True):
+        for histogram, value in zip(self._observed, (ttft, tpot, gap), strict=True):
             if value is not None:
-                histogram.labels(*self._labels).observe(value)
+                histogram.observe(value)
 
     def note_request(self, request: FinishedRequest) -> None:
         """Counts how a request ended, and notes how long it was in which phase."""
-        self._ends.labels(*self._labels, request.end.value).inc()
+        self._ends[request.end.value].inc()
         seconds = (request.queue_seconds, request.prefill_seconds, request.decode_seconds)
         for histogram, value in zip(self._phases, seconds, strict=True):
             if value is not None:
-                histogram.labels(*self._labels).observe(value)
+                histogram.observe(value)
 
     def note_step(self, report: Report) -> None:
         """Counts what a step computed, so that rates are smooth however long requests run."""
         preempted = report.load.num_preemptions - self._num_preemptions
         self._num_preemptions = report.load.num_preemptions
-        self._preemptions.labels(*self._labels).inc(preempted)
+        self._preemptions.inc(preempted)
         if report.num_step_tokens:
-            self._prompt_tokens.labels(*self._labels).inc(report.num_prompt_tokens)
-            self._output_tokens.labels(*self._labels).inc(report.num_output_tokens)
-            self._step_seconds.labels(*self._labels).observe(report.step_seconds)
-            self._step_tokens.labels(*self._labels).observe(report.num_step_tokens)
+            self._prompt_tokens.inc(report.num_prompt_tokens)
+            self._output_tokens.inc(report.num_output_tokens)
+            self._step_seconds.observe(report.step_seconds)
+            self._step_tokens.observe(report.num_step_tokens)
             looked_up = report.num_prompt_tokens + report.num_cached_tokens
-            self._prefix_queries.labels(*self._labels).inc(looked_up)
-            self._prefix_hits.labels(*self._labels).inc(report.num_cached_tokens)
+            self._prefix_queries.inc(looked_up)
+            self._prefix_hits.inc(report.num_cached_tokens)
             self._budget_tokens = report.budget_tokens
             if report.predicted_seconds:
                 ratio = report.step_seconds / report.predicted_seconds
-                self._step_ratio.labels(*self._labels).observe(ratio)
+                self._step_ratio.observe(ratio)
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        counter = Counter(name, text, (*_LABELS, *labels), registry=self._registry)
-        if not labels:
-            counter.labels(*self._labels)
-        return counter
+    # Each series exists from the start, since a rate needs the 0 before the first event, and is
+    # looked up once.
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, _LABELS, registry=self._registry).labels(*self._labels)
+
+    def _counters(
+        self, name: str, text: str, label: str, values: Iterable[str]
+    ) -> Mapping[str, Counter]:
+        counter = Counter(name, text, (*_LABELS, label), registry=self._registry)
+        return {value: counter.labels(*self._labels, value) for value in values}
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         histogram = Histogram(name, text, _LABELS, registry=self._registry, buckets=buckets)
-        histogram.labels(*self._labels)
-        return histogram
+        return histogram.labels(*self._labels)
 
 
 def with_target(buckets: tuple[float, ...], target: float | None) -> tuple[float, ...]:
