@@ -43,15 +43,23 @@ class WeightBytes:
 
 
 def weight_bytes(
-    config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], item_bytes: int, *, packs: bool
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    item_bytes: int,
+    *,
+    packs: bool,
+    ranks: int = 1,
 ) -> WeightBytes:
-    """What the checkpoint's tensors become. packs: linear layers are copied in another order, so
-    that a tied embedding is there twice."""
+    """What the checkpoint's tensors become on a rank. config: the rank's, shapes: of the whole.
+
+    packs: linear layers are copied in another order, so that a tied embedding is there twice. All
+    matrices of layers count as split, also those of key/value heads that ranks share.
+    """
     names = tensor_names(config)
     head = f"{names.head}.weight"
     embedding = config.vocab_size * (config.embedding_size or config.hidden_size)
     items = sum(
-        math.prod(shape)
+        math.prod(shape) // (ranks if _is_split(name, shape, names.layers) else 1)
         for name, shape in shapes.items()
         if not name.endswith(names.ignored) and not (config.tied_embeddings and name.endswith(head))
     )
@@ -61,6 +69,11 @@ def weight_bytes(
     heads = config.num_heads + 2 * config.num_kv_heads
     layers = (embedding, width * inner * (1 + config.gated), width * heads * config.head_dim)
     return WeightBytes(items * item_bytes, max(layers) * item_bytes if packs else 0)
+
+
+def _is_split(name: str, shape: tuple[int, ...], layers: str) -> bool:
+    """Whether a tensor is a matrix of a layer."""
+    return len(shape) > 1 and f".{layers}" in f".{name}"
 
 
 def block_bytes(config: ModelConfig, block_size: int, item_bytes: int) -> int:

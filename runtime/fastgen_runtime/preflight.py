@@ -1,7 +1,7 @@
 """Tells before any weight is read whether a model fits the memory, and with which numbers."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from fastgen_api.names import StartupFailure
@@ -33,12 +33,23 @@ class Offer:
     resident_bytes: int
     memory_percent: int
 
+    def share(self, ranks: int) -> "Offer":
+        """An equal part of all that there is for one of the ranks that compute side by side."""
+        limit = self.limit_bytes
+        return replace(
+            self,
+            limit_bytes=None if limit is None else limit // ranks,
+            available_bytes=(self.resident_bytes + self.available_bytes) // ranks
+            - self.resident_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What is asked for. packs: whether linear layers are kept in a copy of another order.
 
-    longest: tokens of the longest request. max_tokens, most_requests: of a step.
+    longest: tokens of the longest request. max_tokens, most_requests: of a step. ranks: among
+    which the model is split.
     """
 
     dtype: DType
@@ -47,14 +58,16 @@ class Demand:
     block_size: int
     max_tokens: int
     most_requests: int
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes that are expected. loading_bytes: what is there only while the weights are loaded.
+    """Bytes that are expected, on each rank.
 
-    offered_bytes: for weights, activations and cache together. request_bytes: the cache of one
-    longest request. num_blocks: of the cache; 0 where it does not fit.
+    loading_bytes: what is there only while the weights are loaded. offered_bytes: for weights,
+    activations and cache together. request_bytes: the cache of one longest request. num_blocks:
+    of the cache; 0 where it does not fit.
     """
 
     weight_bytes: int
@@ -84,9 +97,9 @@ def offer_now(memory_percent: int) -> Offer:
 def plan_memory(
     config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], demand: Demand, offer: Offer
 ) -> MemoryPlan:
-    """shapes: of the checkpoint's tensors, by name."""
+    """config, offer: of a rank. shapes: of the checkpoint's tensors, by name."""
     item = _ITEM_BYTES[demand.dtype]
-    weights = weight_bytes(config, shapes, item, packs=demand.packs)
+    weights = weight_bytes(config, shapes, item, packs=demand.packs, ranks=demand.ranks)
     activations = activation_bytes(config, demand.max_tokens, demand.most_requests, item)
     offered = cache_bytes(
         offer.limit_bytes, offer.available_bytes, offer.resident_bytes, offer.memory_percent, 0
@@ -127,13 +140,15 @@ def _refusal(config: ModelConfig, plan: MemoryPlan, demand: Demand, offer: Offer
     source = "the machine's"
     if offer.limit_bytes is not None and offer.limit_bytes < total:
         total, source = offer.limit_bytes, "the memory limit of"
-    ways = [f"give it {mib(lacking * 100 // offer.memory_percent)} more memory"]
+    lacking_in_all = demand.ranks * lacking * 100 // offer.memory_percent
+    ways = [f"give it {mib(lacking_in_all)} more memory"]
     if can_load and longest >= demand.block_size:
         ways.append(f"lower maxModelLength to {longest}")
     if demand.dtype is DType.FLOAT32:
         ways.append("choose the dtype BFloat16, which halves all of this")
+    each = "" if demand.ranks == 1 else f" {demand.ranks} ranks; each has"
     return (
-        f"the model does not fit: weights {mib(plan.weight_bytes)} as {demand.dtype}, "
+        f"the model does not fit{each}: weights {mib(plan.weight_bytes)} as {demand.dtype}, "
         f"{mib(plan.loading_bytes)} more while they are loaded, activations "
         f"{mib(plan.activation_bytes)}, cache of one request of {demand.longest} tokens "
         f"{mib(plan.request_bytes)}; {mib(max(0, plan.offered_bytes))} of {source} "

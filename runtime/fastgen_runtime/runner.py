@@ -1,80 +1,29 @@
 """Runs steps: a model, its paged cache and the sampler on one device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fastgen_api.names import StartupFailure
-from fastgen_api.spec import DType
-from fastgen_kernels.dispatch import Device, Kernels, kernels_for
-from fastgen_kernels.ragged import RaggedBatch
-from fastgen_kernels.torch_twins.linear import can_pack
+from fastgen_kernels.dispatch import Kernels
+from fastgen_kernels.ragged import Integers, RaggedBatch
 from fastgen_runtime import cores
-from fastgen_runtime.capacity import (
-    activation_bytes,
-    block_bytes,
-    cache_bytes,
-    model_length,
-    num_blocks_for,
-    resolve_dtype,
-)
 from fastgen_runtime.checkpoint import Checkpoint
+from fastgen_runtime.loading import Loader
 from fastgen_runtime.model import Inputs, Model
 from fastgen_runtime.model_config import ModelConfig
-from fastgen_runtime.preflight import Demand, offer_now, preflight
+from fastgen_runtime.ranks import Ranks
+from fastgen_runtime.runner_config import RunnerConfig
 from fastgen_runtime.sampler import draw_of
-from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.step import Chunk, ChunkResult, Step, TokenLogprobs
-from fastgen_runtime.weights import load_weights
 
-_DTYPES: Final = {
-    DType.FLOAT32: torch.float32,
-    DType.BFLOAT16: torch.bfloat16,
-    DType.FLOAT16: torch.float16,
-}
+__all__ = ["Runner", "RunnerConfig"]
+
 _SLICE_BYTES: Final = 32 << 20
 """Logits that the log probabilities of a prompt take at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerConfig:
-    """num_blocks: when None, the cache takes what `memory_percent` of the memory leaves it.
-
-    max_model_length: tokens of the longest request; None: what the model was trained for.
-    max_step_tokens: most tokens of a step. threads: None: what the CPU quota allows. vocabulary:
-    how many token ids the tokenizer has; the embedding's rows from there on are padding, and no
-    request gets them. None: there is no padding.
-    """
-
-    dtype: DType = DType.AUTO
-    block_size: int = 64
-    max_model_length: int | None = None
-    max_concurrent_requests: int = 256
-    max_step_tokens: int = 2048
-    memory_percent: int = 90
-    num_blocks: int | None = None
-    threads: int | None = None
-    vocabulary: int | None = None
-
-    def __post_init__(self) -> None:
-        allowed = {
-            "block_size": range(1, 1025),
-            "max_concurrent_requests": range(1, 1 << 20),
-            "max_step_tokens": range(1, 1 << 20),
-            "memory_percent": range(1, 101),
-        }
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise StartupError(
-                    StartupFailure.CONFIG_INVALID,
-                    f"{name} is {getattr(self, name)}: "
-                    f"it must be between {values[0]} and {values[-1]}",
-                )
 
 
 class Runner:
@@ -87,47 +36,57 @@ class Runner:
         kernels: Kernels,
         cache: Tensor,
         vocabulary: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """cache: [layers, 2, blocks, block size, kv heads, D]. vocabulary: see `RunnerConfig`."""
+        """cache: [layers, 2, blocks, block size, kv heads, D]. vocabulary: see `RunnerConfig`.
+
+        ranks: the others that compute, when this is rank 0.
+        """
         self._model = model
         self._config = config
         self._kernels = kernels
         self._vocabulary = vocabulary
+        self._ranks = ranks
         self.cache = cache
         self._slots = cache.flatten(2, 3)
         self._token_bytes = cache[0, :, 0, 0].numel() * cache.element_size()
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: RunnerConfig) -> "Runner":
-        """Reads the weights and reserves the cache; raises StartupError."""
-        torch.set_num_threads(config.threads or cores.available_threads())
-        kernels, device = kernels_for(Device("cpu")), torch.device("cpu")
-        model_config = checkpoint.config
-        length = model_length(model_config, config.max_model_length)
-        resolved = resolve_dtype(config.dtype, cores.cpu_flags())
-        dtype, tensors = _DTYPES[resolved], checkpoint.tensors()
+        """Reads the weights and reserves the cache; starts the other ranks, which do the same.
+
+        Raises StartupError.
+        """
+        loader = Loader(checkpoint, config)
         if config.num_blocks is None:
-            demand = Demand(
-                dtype=resolved,
-                packs=can_pack(torch.empty(0, dtype=dtype, device=device)),
-                longest=length,
-                block_size=config.block_size,
-                max_tokens=config.max_step_tokens,
-                most_requests=config.max_concurrent_requests,
-            )
-            shapes = {name: tensor.shape for name, tensor in tensors.items()}
-            preflight(model_config, shapes, demand, offer_now(config.memory_percent))
-        with torch.no_grad():
-            weights = load_weights(model_config, tensors, kernels, dtype, device)
-            model = Model(model_config, weights, kernels, length)
-        num_blocks = config.num_blocks or _blocks_in_memory(model_config, config, length, dtype)
-        shape = (
-            model_config.num_layers, 2, num_blocks, config.block_size,
-            model_config.num_kv_heads, model_config.head_dim,
-        )  # fmt: skip
-        # Not zeroed: pages that no request has used yet cost no memory.
-        cache = torch.empty(shape, dtype=dtype, device=device)
-        return cls(model, model_config, kernels, cache, config.vocabulary)
+            loader.preflight()
+        if config.tensor_parallel_size == 1:
+            model = loader.model()
+            num_blocks = config.num_blocks or loader.num_blocks([cores.resident_bytes()])
+            cache = loader.cache(num_blocks)
+            return cls(model, loader.model_config, loader.kernels, cache, config.vocabulary)
+        ranks = Ranks.start(checkpoint.path, config, loader.device)
+        try:
+            model = loader.model(ranks.add_up)
+            others = ranks.wait_until_loaded()
+            residents = [cores.resident_bytes(), *others]
+            num_blocks = config.num_blocks or loader.num_blocks(residents)
+            cache = loader.cache(num_blocks)
+            ranks.begin(num_blocks)
+        except BaseException:
+            ranks.close()
+            raise
+        return cls(model, loader.model_config, loader.kernels, cache, config.vocabulary, ranks)
+
+    def check_ranks(self) -> None:
+        """Raises RankError when another rank has ended; else a step says so."""
+        if self._ranks is not None:
+            self._ranks.check()
+
+    def close(self) -> None:
+        """Ends the other ranks; no step can be run any more."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     @property
     def num_blocks(self) -> int:
@@ -212,9 +171,11 @@ class Runner:
     def _logits(self, hidden: Tensor) -> Tensor:
         return self._model.lm_head(hidden)
 
-    @torch.inference_mode()
-    def _hidden(self, chunks: list[Chunk], rows: NDArray[np.int64]) -> Tensor:
-        """One forward pass: hidden states [len(rows), hidden size] of these rows of the step."""
+    def _hidden(self, chunks: list[Chunk], rows: Integers) -> Tensor:
+        """One forward pass: hidden states [len(rows), hidden size] of these rows of the step.
+
+        Raises RankError when another rank is lost.
+        """
         self._check(chunks)
         batch = RaggedBatch.of(
             [chunk.start for chunk in chunks],
@@ -222,8 +183,21 @@ class Runner:
             [chunk.block_ids for chunk in chunks],
             self.block_size,
         )
+        token_ids = np.array([token for chunk in chunks for token in chunk.token_ids])
+        if self._ranks is None:
+            return self.compute(batch, token_ids, rows)
+        try:
+            self._ranks.forward(batch, token_ids)
+            return self.compute(batch, token_ids, rows)
+        except BaseException:  # the others are in the middle of a step that nobody will end
+            self._ranks.close()
+            raise
+
+    @torch.inference_mode()
+    def compute(self, batch: RaggedBatch, token_ids: Integers, rows: Integers) -> Tensor:
+        """A forward pass of token ids [T], as `_hidden`; what other ranks do of a step."""
         inputs = Inputs(
-            token_ids=torch.tensor([token for chunk in chunks for token in chunk.token_ids]),
+            token_ids=torch.from_numpy(token_ids),
             positions=torch.from_numpy(batch.positions),
             write_slots=torch.from_numpy(batch.write_slots),
             attention_plans={
@@ -249,28 +223,6 @@ class Runner:
                 raise ValueError(f"request {chunk.request_id}: a block does not exist")
             if len(chunk.targets) > len(chunk.token_ids):
                 raise ValueError(f"request {chunk.request_id}: more targets than tokens")
-
-
-def _blocks_in_memory(
-    model: ModelConfig, config: RunnerConfig, length: int, dtype: torch.dtype
-) -> int:
-    """Blocks that there is memory for, now that the weights are loaded."""
-    available = cache_bytes(
-        cores.memory_limit_bytes(),
-        cores.memory_available_bytes(),
-        cores.resident_bytes(),
-        config.memory_percent,
-        activation_bytes(
-            model, config.max_step_tokens, config.max_concurrent_requests, dtype.itemsize
-        ),
-    )
-    return num_blocks_for(
-        available,
-        block_bytes(model, config.block_size, dtype.itemsize),
-        config.block_size,
-        length,
-        config.max_concurrent_requests,
-    )
 
 
 def _rank(chunk: Chunk) -> tuple[bool, int]:

@@ -6,7 +6,9 @@ are as many heads as ranks, else ranks share them. Embedding, norms, routers and
 
 from dataclasses import dataclass, replace
 
+from fastgen_api.names import StartupFailure
 from fastgen_runtime.model_config import ModelConfig, unsupported
+from fastgen_runtime.startup_error import ModelError, StartupError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,28 @@ class Shard:
                 intermediate_size=config.experts.intermediate_size // self.size,
             ),
         )
+
+
+def check_size(config: ModelConfig, size: int, setting: str) -> None:
+    """Raises StartupError naming the setting, and the sizes that the model can be split in."""
+    try:
+        Shard(0, size).config(config)
+    except ModelError as error:
+        sizes = [other for other in range(1, config.num_heads + 1) if _can_split(config, other)]
+        raise StartupError(
+            StartupFailure.CONFIG_INVALID,
+            f"{setting} is {size}: {error}; it may be {_in_words(sizes)}",
+        ) from error
+
+
+def _can_split(config: ModelConfig, size: int) -> bool:
+    try:
+        Shard(0, size).config(config)
+    except ModelError:
+        return False
+    return True
+
+
+def _in_words(numbers: list[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last

@@ -127,7 +127,7 @@ def test_a_model_too_large_is_refused_unread(
 ) -> None:
     folder = write_hollow_model(tmp_path / "huge", LLAMA_8B)
     monkeypatch.setattr(cores, "memory_limit_bytes", lambda: 4 * GIB)
-    monkeypatch.setattr("fastgen_runtime.runner.load_weights", pytest.fail)
+    monkeypatch.setattr("fastgen_runtime.loading.load_weights", pytest.fail)
     with pytest.raises(StartupError, match="weights 15317 MiB as BFloat16"):
         Runner.load(open_checkpoint(folder), RunnerConfig(dtype=DType.BFLOAT16))
     assert (folder / "model.safetensors").stat().st_blocks * 512 < 1 << 20

@@ -1,0 +1,46 @@
+"""Settings of a runner, for the processes that make one."""
+
+from dataclasses import dataclass
+
+from fastgen_api.names import StartupFailure
+from fastgen_api.spec import DType
+from fastgen_runtime.startup_error import StartupError
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """num_blocks: when None, the cache takes what `memory_percent` of the memory leaves it.
+
+    max_model_length: tokens of the longest request; None: what the model was trained for.
+    max_step_tokens: most tokens of a step. threads: None: what the CPU quota allows. vocabulary:
+    how many token ids the tokenizer has; the embedding's rows from there on are padding, and no
+    request gets them. None: there is no padding. tensor_parallel_size: ranks that the model is
+    split among.
+    """
+
+    dtype: DType = DType.AUTO
+    block_size: int = 64
+    max_model_length: int | None = None
+    max_concurrent_requests: int = 256
+    max_step_tokens: int = 2048
+    memory_percent: int = 90
+    num_blocks: int | None = None
+    threads: int | None = None
+    vocabulary: int | None = None
+    tensor_parallel_size: int = 1
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "block_size": range(1, 1025),
+            "max_concurrent_requests": range(1, 1 << 20),
+            "max_step_tokens": range(1, 1 << 20),
+            "memory_percent": range(1, 101),
+            "tensor_parallel_size": range(1, 1025),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise StartupError(
+                    StartupFailure.CONFIG_INVALID,
+                    f"{name} is {getattr(self, name)}: "
+                    f"it must be between {values[0]} and {values[-1]}",
+                )
