@@ -8,7 +8,10 @@ import typer
 from fastgen_api.spec import BudgetMode, DType
 
 Model = Annotated[
-    str, typer.Argument(help="A GGUF file, a Hugging Face folder, or `smollm2` (fetched once).")
+    str,
+    typer.Argument(
+        help="A GGUF file, a Hugging Face folder, hf://owner/name, or `smollm2` (fetched once)."
+    ),
 ]
 Replicas = Annotated[
     int, typer.Option(min=1, max=64, help="More than one share a port through the balancer.")

@@ -101,7 +101,7 @@ def _disk(error: OSError, source: str, cache: Path) -> str:
     if error.errno is not None:
         return f"{cache} cannot be written: {error.strerror}; name another folder in HF_HOME"
     # The library's own: what came is not what was announced.
-    return f"{source} did not come whole: {_first_line(error)} Start again."
+    return f"{source} did not come whole, start again: {_first_line(error).rstrip('.')}"
 
 
 def _first_line(error: BaseException) -> str:

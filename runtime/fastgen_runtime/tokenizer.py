@@ -1,10 +1,19 @@
 """Builds a tokenizer from a GGUF file's vocabulary, or reads a Hugging Face folder's."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.models import BPE
 
 from fastgen_runtime.model_config import invalid, unsupported
@@ -22,10 +31,10 @@ def num_token_ids(tokenizer: Tokenizer) -> int:
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """Byte-level BPE from `tokenizer.ggml.*`; raises ModelError."""
     kind, split = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or split not in _PRE_TOKENIZERS:
+    if kind != "gpt2" or split not in _SPLITS:
         raise unsupported(
             f"the GGUF tokenizer {kind} with pre-tokenizer {split} is not supported; "
-            f"supported: gpt2 with {', '.join(sorted(_PRE_TOKENIZERS))}"
+            f"supported: gpt2 with {', '.join(sorted(_SPLITS))}; others as Hugging Face folders"
         )
     tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
     if not tokens or merges is None:
@@ -37,11 +46,15 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         Exception
     ) as error:  # the library raises plain Exception for a merge outside the vocabulary
         raise invalid(f"the GGUF file's merges do not fit its vocabulary: {error}") from error
+    splits = _SPLITS[split]
+    model.ignore_merges = not splits.merges_vocabulary
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[split]
+    tokenizer.pre_tokenizer = splits.pre_tokenizer
+    if splits.normalizer is not None:
+        tokenizer.normalizer = splits.normalizer
     tokenizer.decoder = decoders.ByteLevel()
     _add_special_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or [])
-    if metadata.get("tokenizer.ggml.add_bos_token"):
+    if metadata.get("tokenizer.ggml.add_bos_token", splits.adds_bos):
         _prepend_bos(tokenizer, tokens, metadata.get("tokenizer.ggml.bos_token_id"))
     return tokenizer
 
@@ -63,6 +76,20 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     return tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class _Splits:
+    """What `tokenizer.ggml.pre` stands for.
+
+    merges_vocabulary: false where a piece that is a token stays one whatever the merges say.
+    adds_bos: for files that do not say so themselves.
+    """
+
+    pre_tokenizer: pre_tokenizers.PreTokenizer
+    normalizer: normalizers.Normalizer | None = None
+    merges_vocabulary: bool = True
+    adds_bos: bool = False
+
+
 def _split_like_smollm() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(
         [
@@ -72,9 +99,26 @@ def _split_like_smollm() -> pre_tokenizers.PreTokenizer:
     )
 
 
-_PRE_TOKENIZERS: Final = {
-    "smollm": _split_like_smollm(),
-    "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+def _split_by_pattern(digits: str) -> pre_tokenizers.PreTokenizer:
+    """Llama 3's pattern; digits: how many stay together, the only thing that varies."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+_SPLITS: Final = {
+    "smollm": _Splits(_split_like_smollm()),
+    "gpt-2": _Splits(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)),
+    "llama-bpe": _Splits(_split_by_pattern(r"\p{N}{1,3}"), merges_vocabulary=False, adds_bos=True),
+    "qwen2": _Splits(_split_by_pattern(r"\p{N}"), normalizers.NFC()),
 }
 
 

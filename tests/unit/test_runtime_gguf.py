@@ -71,7 +71,10 @@ def test_gguf_that_wants_a_first_token(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"architecture": "mamba"}, "architecture mamba is not supported; supported: llama"),
-        ({"split": "tekken"}, "pre-tokenizer tekken .* supported: gpt2 with gpt-2, smollm"),
+        (
+            {"split": "tekken"},
+            "tekken .* supported: gpt2 with gpt-2, llama-bpe, qwen2, smollm",
+        ),
         ({"tensors": {"blk.0.ssm_a": np.ones(4, np.float32)}}, "ssm_a belongs to no Llama"),
     ],
 )
