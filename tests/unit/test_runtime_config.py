@@ -1,0 +1,53 @@
+"""What settings mean that were left out, and which cannot be."""
+
+import msgspec
+import pytest
+
+from fastgen_api.spec import BudgetMode, DType
+from fastgen_runtime.config import Config, EngineConfig
+from fastgen_runtime.startup_error import StartupError
+
+
+@pytest.mark.parametrize(
+    ("mode", "budget", "tokens"),
+    [
+        (BudgetMode.AUTO, None, 2048),
+        (BudgetMode.FIXED, None, 512),
+        (BudgetMode.AUTO, 300, 300),
+        (BudgetMode.FIXED, 300, 300),
+    ],
+)
+def test_a_budget_that_was_left_out_is_the_modes_own(
+    mode: BudgetMode, budget: int | None, tokens: int
+) -> None:
+    config = Config(model="m", token_budget_mode=mode, token_budget=budget)
+    config.check()
+    assert config.budget_tokens == tokens
+    assert config.max_running == 256
+
+
+def test_no_more_requests_run_than_a_step_has_tokens() -> None:
+    assert Config(model="m", token_budget=64).max_running == 64
+
+
+def test_a_budget_without_tokens_is_refused() -> None:
+    with pytest.raises(StartupError, match="--token-budget is 0; it must be 1 or more"):
+        Config(model="m", token_budget=0).check()
+
+
+def test_the_engine_is_told_what_the_replica_was() -> None:
+    config = EngineConfig(
+        model_path="/m",
+        dtype=DType.AUTO,
+        max_length=9,
+        max_running=2,
+        max_waiting=2,
+        budget_tokens=7,
+        budget_mode=BudgetMode.FIXED,
+        prefix_caching=False,
+        block_size=16,
+        memory_percent=50,
+        channel="ipc://c",
+        parent_pid=1,
+    )
+    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
