@@ -217,7 +217,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.plot([row["client_us_per_token"] for row in rows], names, "o", color="0.6", label="client")
     axes.invert_yaxis()
     axes.set_xlabel("CPU time per token in µs")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False)
     figure.savefig(path)
 
 
@@ -225,7 +225,7 @@ def print_table(rows: list[dict[str, Any]], told: dict[str, float]) -> None:
     names = list(rows[0])
     print(" | ".join(names))
     for row in rows:
-        print(" | ".join(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()))
+        print(" | ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
     for protocol, ratio in told.items():
         print(f"{protocol}: the front takes {ratio:.2f} times the bare server's CPU time")
 
