@@ -1,10 +1,9 @@
 """What settings mean that were left out, and which cannot be."""
 
-import msgspec
 import pytest
 
-from fastgen_api.spec import BudgetMode, DType
-from fastgen_runtime.config import Config, EngineConfig
+from fastgen_api.spec import BudgetMode
+from fastgen_runtime.config import Config
 from fastgen_runtime.startup_error import StartupError
 
 
@@ -33,21 +32,3 @@ def test_no_more_requests_run_than_a_step_has_tokens() -> None:
 def test_a_budget_without_tokens_is_refused() -> None:
     with pytest.raises(StartupError, match="--token-budget is 0; it must be 1 or more"):
         Config(model="m", token_budget=0).check()
-
-
-def test_the_engine_is_told_what_the_replica_was() -> None:
-    config = EngineConfig(
-        model_path="/m",
-        dtype=DType.AUTO,
-        max_length=9,
-        max_running=2,
-        max_waiting=2,
-        budget_tokens=7,
-        budget_mode=BudgetMode.FIXED,
-        prefix_caching=False,
-        block_size=16,
-        memory_percent=50,
-        channel="ipc://c",
-        parent_pid=1,
-    )
-    assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
