@@ -62,6 +62,12 @@ class StartFailed(msgspec.Struct, frozen=True, tag=True):
     sentence: str
 
 
+class EngineFailed(msgspec.Struct, frozen=True, tag=True):
+    """The engine's last words, once it had started."""
+
+    sentence: str
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """The engine does not take a request."""
 
@@ -90,7 +96,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     budget_tokens: int = 0
 
 
-Event = Ready | StartFailed | Refused | Report
+Event = Ready | StartFailed | EngineFailed | Refused | Report
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _commands: Final = msgspec.msgpack.Decoder(Command)

@@ -24,7 +24,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a replica.
 
     max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
-    mode's own (`MAX_STEP_TOKENS`).
+    mode's own (`MAX_STEP_TOKENS`). tensor_parallel_size: processes that the model is split among.
     """
 
     model: str
@@ -37,6 +37,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: int | None = None
     prefix_caching: bool = True
     memory_percent: int = 90
+    tensor_parallel_size: int = 1
     slo_file: Path | None = None
     drain_seconds: float = 120
     http_port: int = Port.REPLICA_HTTP
@@ -66,6 +67,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             ("--max-model-length", self.max_model_length, 2),
             ("--max-concurrent-requests", self.max_concurrent_requests, 1),
             ("--token-budget", self.token_budget, 1),
+            ("--tensor-parallel-size", self.tensor_parallel_size, 1),
             ("--drain-seconds", self.drain_seconds, 0),
         )
         for flag, value, lowest in least:
@@ -95,6 +97,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool
     block_size: int
     memory_percent: int
+    tensor_parallel_size: int
     channel: str
     parent_pid: int
 

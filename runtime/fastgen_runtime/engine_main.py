@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from fastgen_runtime.channel import (
     Abort,
     Add,
     EngineEnd,
+    EngineFailed,
     Ready,
     Refused,
     Report,
@@ -36,6 +38,7 @@ from fastgen_runtime.grammar import GrammarCompiler
 from fastgen_runtime.grammar_queue import GrammarQueue
 from fastgen_runtime.log import log_event, start_logging
 from fastgen_runtime.plan import Limits
+from fastgen_runtime.rank_channel import RankError
 from fastgen_runtime.request import Refusal, RefusalKind
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.tokenizer import num_token_ids
@@ -58,9 +61,15 @@ def end_with_parent(parent_pid: int) -> None:
         sys.exit(1)
 
 
-def load_engine(config: EngineConfig) -> tuple[Engine, GrammarQueue, Ready]:
-    """Loads the model; raises StartupError."""
-    cores.limit_threads(cores.available_threads())
+def load_engine(
+    config: EngineConfig,
+) -> tuple[Engine, GrammarQueue, Ready, Callable[[], None]]:
+    """Loads the model; the last of what it returns raises RankError when another rank has ended.
+
+    Raises StartupError, also when a rank ends before the first step.
+    """
+    # Set for the other ranks, too: they inherit the environment.
+    cores.limit_threads(max(1, cores.available_threads() // config.tensor_parallel_size))
     checkpoint = open_checkpoint(Path(config.model_path))
     tokenizer = checkpoint.tokenizer
     # Beside the weights: its memory is to be counted before the cache takes what is left.
@@ -78,6 +87,7 @@ def load_engine(config: EngineConfig) -> tuple[Engine, GrammarQueue, Ready]:
             max_concurrent_requests=config.max_running,
             max_step_tokens=config.budget_tokens,
             vocabulary=num_token_ids(tokenizer),
+            tensor_parallel_size=config.tensor_parallel_size,
         ),
     )
     limits = Limits(
@@ -90,10 +100,17 @@ def load_engine(config: EngineConfig) -> tuple[Engine, GrammarQueue, Ready]:
     )
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
     grammars.wait_until_loaded()
-    return engine, grammars, Ready(runner.num_blocks, runner.block_size, engine.max_length)
+    ready = Ready(runner.num_blocks, runner.block_size, engine.max_length)
+    return engine, grammars, ready, runner.check_ranks
 
 
-def beat(engine: Engine, grammars: GrammarQueue, channel: EngineEnd, parent_pid: int) -> None:
+def beat(
+    engine: Engine,
+    grammars: GrammarQueue,
+    channel: EngineEnd,
+    parent_pid: int,
+    check_ranks: Callable[[], None],
+) -> None:
     """Carries out commands and steps until told to stop; an exception ends the process."""
     num_commands = 0
     is_checked = False
@@ -128,6 +145,7 @@ def beat(engine: Engine, grammars: GrammarQueue, channel: EngineEnd, parent_pid:
             if not is_checked:  # once per idle time: it looks at every block
                 engine.check()
                 is_checked = True
+            check_ranks()
             channel.send(Report(num_commands, _load(engine, grammars)))
 
 
@@ -169,7 +187,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = EngineEnd(config.channel)
     try:
-        engine, grammars, ready = load_engine(config)
+        engine, grammars, ready, check_ranks = load_engine(config)
     except StartupError as error:
         channel.send(StartFailed(error.reason, str(error)))
         channel.close()
@@ -183,7 +201,12 @@ def main() -> None:
     gc.freeze()
     channel.send(ready)
     log_event("engine ready", blocks=ready.num_blocks, block_size=ready.block_size)
-    beat(engine, grammars, channel, config.parent_pid)
+    try:
+        beat(engine, grammars, channel, config.parent_pid, check_ranks)
+    except RankError as error:
+        channel.send(EngineFailed(str(error)))
+        channel.close()
+        sys.exit(1)
     grammars.close()
     channel.close()
 

@@ -39,6 +39,11 @@ class EngineProcess:
             return f"the engine process was killed by {signal.Signals(-code).name}"
         return f"the engine process ended with exit code {code}"
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it, so that it had no time for last words."""
+        return self._process.returncode is not None and self._process.returncode < 0
+
     def why_not_started(self, words: str) -> StartupError:
         """The error of an engine that ended, as `wait` says, before it was ready."""
         if self._process.returncode == -signal.SIGKILL:

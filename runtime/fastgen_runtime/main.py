@@ -42,6 +42,9 @@ def serve(
         bool, typer.Option(help="Keep the blocks of prompts for others that begin alike.")
     ] = True,
     memory_percent: Annotated[int, typer.Option(help="Share of the memory to use.")] = 90,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(help="Processes that each hold a part of every layer.")
+    ] = 1,
     slo_file: Annotated[
         Path | None, typer.Option(help="The SLO as JSON; read again when it changes.")
     ] = None,
@@ -66,6 +69,7 @@ def serve(
         token_budget=token_budget,
         prefix_caching=prefix_caching,
         memory_percent=memory_percent,
+        tensor_parallel_size=tensor_parallel_size,
         slo_file=slo_file,
         drain_seconds=drain_seconds,
         http_port=http_port,

@@ -112,12 +112,13 @@ class Ranks:
         return residents
 
     def begin(self, num_blocks: int) -> None:
-        """Makes one group of the ranks, all of which have loaded; raises RankError."""
-        self._send(Begin(num_blocks))
+        """Makes one group of the ranks, all of which have loaded; raises StartupError."""
         try:
+            self._send(Begin(num_blocks))
             self._group.join()
-        except LostError as error:
-            raise self._blame(error) from error
+        except (LostError, RankError) as error:
+            lost = error if isinstance(error, RankError) else self._blame(error)
+            raise StartupError(StartupFailure.ENGINE_FAILED, str(lost)) from error
 
     def forward(self, batch: RaggedBatch, token_ids: Integers) -> None:
         """Makes the others compute their parts of a step; raises RankError."""

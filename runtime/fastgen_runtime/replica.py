@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.capacity import model_length
-from fastgen_runtime.channel import FrontEnd, Ready, StartFailed, Stop
+from fastgen_runtime.channel import EngineFailed, FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.config import Config, EngineConfig, replica_name
 from fastgen_runtime.engine_process import EngineProcess
@@ -21,6 +21,7 @@ from fastgen_runtime.http_server import HttpServer
 from fastgen_runtime.log import log_event, log_problem
 from fastgen_runtime.metrics import Metrics
 from fastgen_runtime.request_log import log_request
+from fastgen_runtime.shard import check_size
 from fastgen_runtime.slo_file import read_slo, watch_slo
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.termination import leave_message
@@ -42,6 +43,7 @@ class Replica:
         self._http = HttpServer(front, name)
         self._grpc = GrpcServer(front, name)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_words: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -50,7 +52,7 @@ class Replica:
 
         Raises StartupError when it never came to serve.
         """
-        died = self._start(engine.wait())
+        died = self._start(self._end_of(engine))
         stopping = self._start(self._stop.wait())
         try:
             self._bind()
@@ -93,6 +95,13 @@ class Replica:
             parts.append(watch_slo(self._config.slo_file, self._front.set_slo))
         return [self._start(part) for part in parts]
 
+    async def _end_of(self, engine: EngineProcess) -> str:
+        """Waits for it; says how it ended, by its own account if it gave one."""
+        words = await engine.wait()
+        if not engine.was_killed:
+            await asyncio.wait((self._last_words,), timeout=_LAST_WORDS_SECONDS)
+        return self._last_words.result() if self._last_words.done() else words
+
     async def _mourn(self, died: asyncio.Task[str]) -> int:
         """The engine is gone: its requests are told, and the pod starts anew."""
         log_problem(died.result())
@@ -130,6 +139,9 @@ class Replica:
             if isinstance(event, StartFailed):
                 error = StartupError(StartupFailure(event.reason), event.sentence)
                 self._ready.set_exception(error)
+                continue
+            if isinstance(event, EngineFailed):
+                self._last_words.set_result(event.sentence)
                 continue
             self._front.handle(event)
             if isinstance(event, Ready):
@@ -190,6 +202,7 @@ async def run_replica(config: Config) -> int:
 
 
 def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> EngineConfig:
+    check_size(checkpoint.config, config.tensor_parallel_size, "--tensor-parallel-size")
     return EngineConfig(
         model_path=str(checkpoint.path),
         dtype=config.dtype,
@@ -201,6 +214,7 @@ def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> Engi
         prefix_caching=config.prefix_caching,
         block_size=config.kv_block_size,
         memory_percent=config.memory_percent,
+        tensor_parallel_size=config.tensor_parallel_size,
         channel=address,
         parent_pid=os.getpid(),
     )
