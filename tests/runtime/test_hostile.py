@@ -45,7 +45,8 @@ async def test_a_client_that_leaves_frees_its_blocks(replica: ReplicaProcess) ->
 async def test_a_client_that_leaves_before_its_first_token(
     replica: ReplicaProcess, is_stream: bool
 ) -> None:
-    body = LONG | {"prompt": "one two three " * 300, "max_tokens": 1, "stream": is_stream}
+    words = "one two three " if is_stream else "red green blue "  # nothing of it is cached
+    body = LONG | {"prompt": words * 300, "max_tokens": 1, "stream": is_stream}
     async with httpx2.AsyncClient(base_url=replica.url, timeout=30) as client:
         request = asyncio.create_task(client.post("/v1/completions", json=body))
         await wait_for_running(replica, 1)

@@ -121,7 +121,7 @@ async def test_headers_name_replica_and_request(replica: ReplicaProcess) -> None
 
 async def test_headers_leave_with_the_first_token(replica: ReplicaProcess) -> None:
     """The prompt takes many steps; the headers must not come before they are done."""
-    body = {"model": MODEL, "prompt": "one two three " * 300, "max_tokens": 2, "stream": True}
+    body = {"model": MODEL, "prompt": "seven eight nine " * 300, "max_tokens": 2, "stream": True}
     async with httpx2.AsyncClient(base_url=replica.url, timeout=60) as client:
         before = replica.metric("fastgen_prompt_tokens_total")
         async with client.stream("POST", "/v1/completions", json=body) as response:
@@ -161,7 +161,7 @@ async def test_grpc_metadata_leaves_with_the_first_token(replica: ReplicaProcess
     async with replica.channel() as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         before = replica.metric("fastgen_prompt_tokens_total")
-        request = inference_pb2.GenerateRequest(text="one two three " * 300)
+        request = inference_pb2.GenerateRequest(text="north south east " * 300)
         request.stopping.max_tokens = 2
         call = stub.Generate(request)
         prompt_tokens = int(dict(await call.initial_metadata())["x-fastgen-prompt-tokens"])
