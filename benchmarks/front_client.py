@@ -53,7 +53,8 @@ async def stream_grpc(
 
     async def stream(number: int) -> Received:
         received = Received()
-        async for message in channels[number % len(channels)].unary_stream(method)(body):
+        call: Any = channels[number % len(channels)].unary_stream(method)
+        async for message in call(body):
             received.note(message, count(message))
         return received
 

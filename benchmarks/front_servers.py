@@ -8,6 +8,7 @@ recorded messages at the same pace and does nothing else.
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +18,14 @@ from typing import Any, Final
 import grpc
 import msgspec
 import uvloop
+
+from fastgen_runtime.channel import Abort, Add, Command, EngineEnd, Ready, Report, Stop
+from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.config import EngineConfig
+from fastgen_runtime.engine import Load
+from fastgen_runtime.engine_process import EngineProcess
+from fastgen_runtime.main import app
+from fastgen_runtime.request import FinishReason, NewToken, Started
 
 CHARACTERS_PER_TOKEN: Final = 4
 SETTINGS: Final = "FASTGEN_BENCHMARK_FRONT"
@@ -44,8 +53,6 @@ class Settings(msgspec.Struct, frozen=True):
 
 def serve_replica() -> None:
     """`fastgen-runtime`, with the engine of this file."""
-    from fastgen_runtime.engine_process import EngineProcess
-    from fastgen_runtime.main import app
 
     async def start(config: Any) -> EngineProcess:
         process = await asyncio.create_subprocess_exec(
@@ -53,74 +60,85 @@ def serve_replica() -> None:
         )
         return EngineProcess(process)
 
-    EngineProcess.start = start  # type: ignore[method-assign,assignment]
+    EngineProcess.start = start  # type: ignore[method-assign]
     app()
 
 
-def run_engine() -> None:
-    """Sends what an engine would; its tokens have four characters each."""
-    from fastgen_runtime.channel import Abort, Add, EngineEnd, Ready, Report, Stop
-    from fastgen_runtime.checkpoint import open_checkpoint
-    from fastgen_runtime.config import EngineConfig
-    from fastgen_runtime.engine import Load
-    from fastgen_runtime.request import FinishReason, NewRequest, NewToken, Started
+class IdleEngine:
+    """Sends what an engine would, at a fixed pace."""
 
-    settings = Settings.read()
+    def __init__(self, settings: Settings, tokens: Sequence[int]) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._running: dict[str, int] = {}
+        self._num_commands = 0
+        self._times: list[float] = []
+
+    def take(self, command: Command) -> None:
+        """Notes what the front wants; each request has `max_tokens` tokens to come."""
+        self._num_commands += 1
+        match command:
+            case Add(request):
+                self._running[request.request_id] = request.max_tokens
+            case Abort(request_id):
+                self._running.pop(request_id, None)
+
+    def wait(self) -> float:
+        """Sleeps until the next step; how long commands may be waited for then."""
+        if not self._times:
+            return 0.01
+        next_step = self._times[0] + len(self._times) * self._settings.step_seconds
+        time.sleep(max(0.0, next_step - time.monotonic()))
+        return 0.0
+
+    def report(self) -> Report:
+        """A token for each stream, once all of them are there."""
+        load = Load(len(self._running), 0, 0, 500, 0)
+        if not self._times and len(self._running) < self._settings.num_streams:
+            return Report(self._num_commands, load)
+        tokens = tuple(self._next(place, key) for place, key in enumerate(list(self._running)))
+        seconds = self._settings.step_seconds
+        self._times.append(time.monotonic())
+        return Report(self._num_commands, load, tokens, 0, len(tokens), len(tokens), seconds)
+
+    def end_round(self) -> None:
+        """Tells the times of a round whose streams have all ended."""
+        if self._times and not self._running:
+            self._settings.note_times(self._times)
+            self._times = []
+
+    def _next(self, place: int, request_id: str) -> NewToken:
+        self._running[request_id] -= 1
+        is_last = not self._running[request_id]
+        if is_last:
+            del self._running[request_id]
+        return NewToken(
+            request_id,
+            self._tokens[(7 * len(self._times) + place) % len(self._tokens)],
+            FinishReason.LENGTH if is_last else None,
+            started=None if self._times else Started(0.0, 0),
+        )
+
+
+def run_engine() -> None:
+    """The engine process: IdleEngine, with tokens of four characters each."""
     config = msgspec.json.decode(sys.argv[2], type=EngineConfig)
     vocabulary = open_checkpoint(Path(config.model_path)).tokenizer.get_vocab()
     tokens = sorted(
-        number for token, number in vocabulary.items()
-        if len(token) == CHARACTERS_PER_TOKEN and token[0] == "Ġ" and token[1:].isalpha()
-        and token[1:].isascii()
-    )  # fmt: skip
+        number
+        for token, number in vocabulary.items()
+        if re.fullmatch(f"Ġ[a-zA-Z]{{{CHARACTERS_PER_TOKEN - 1}}}", token)
+    )
+    engine = IdleEngine(Settings.read(), tokens)
     channel = EngineEnd(config.channel)
     channel.send(Ready(num_blocks=1000, block_size=64, max_length=config.max_length))
-    running: dict[str, NewRequest] = {}
-    counts: dict[str, int] = {}
-    num_commands = 0
-    times: list[float] = []
     while os.getppid() == config.parent_pid:
-        if times:
-            next_step = times[0] + len(times) * settings.step_seconds
-            time.sleep(max(0.0, next_step - time.monotonic()))
-        for command in channel.commands(0.0 if times else 0.01):
-            num_commands += 1
-            match command:
-                case Add(request):
-                    running[request.request_id] = request
-                    counts[request.request_id] = 0
-                case Abort(request_id):
-                    running.pop(request_id, None)
-                case Stop():
-                    return
-        load = Load(len(running), 0, 0, 500, 0)
-        if not times and len(running) < settings.num_streams:
-            channel.send(Report(num_commands, load))
-            continue
-        new_tokens = []
-        for place, request in enumerate(list(running.values())):
-            request_id = request.request_id
-            counts[request_id] += 1
-            is_last = counts[request_id] == request.max_tokens
-            new_tokens.append(
-                NewToken(
-                    request_id,
-                    tokens[(7 * len(times) + place) % len(tokens)],
-                    FinishReason.LENGTH if is_last else None,
-                    started=Started(0.0, 0) if not times else None,
-                )
-            )
-            if is_last:
-                del running[request_id]
-        report = Report(
-            num_commands, load, tuple(new_tokens), 0, len(new_tokens), len(new_tokens),
-            settings.step_seconds,
-        )  # fmt: skip
-        times.append(time.monotonic())
-        channel.send(report)
-        if not running:
-            settings.note_times(times)
-            times = []
+        for command in channel.commands(engine.wait()):
+            if isinstance(command, Stop):
+                return
+            engine.take(command)
+        channel.send(engine.report())
+        engine.end_round()
 
 
 class Bare:
@@ -164,7 +182,9 @@ def recorded_streams(path: Path) -> list[list[bytes]]:
 async def serve_bare(streams: Sequence[Sequence[bytes]]) -> None:
     """Serves until it is ended; prints its port."""
     server = grpc.aio.server()
-    handler = grpc.unary_stream_rpc_method_handler(Bare(Settings.read(), streams).stream)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(
+        Bare(Settings.read(), streams).stream
+    )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("bare.Server", {"Stream": handler}),)
     )
