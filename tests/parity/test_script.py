@@ -14,7 +14,7 @@ from fastgen_runtime.script import Pipeline
 from fastgen_runtime.startup_error import StartupError
 
 NUM_TOKENS = 32
-README = Path(__file__).resolve().parents[2] / "README.md"
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,18 @@ def test_importing_the_package_and_its_front_costs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_readmes_script_runs(smollm2_path: Path, tmp_path: Path) -> None:
-    """As it stands there, in a folder that holds nothing."""
-    (script,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def test_the_pages_scripts_run(smollm2_path: Path, tmp_path: Path) -> None:
+    """As they stand there, one after the other, in a folder that holds nothing."""
+    scripts = []
+    for page in ("README.md", "docs/engine.md"):
+        scripts += re.findall(r"```python\n(.*?)```", (REPOSITORY / page).read_text(), re.DOTALL)
+    assert len(scripts) == 2
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", "\n".join(scripts)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Paris" in done.stdout
+    assert done.stdout.count("Paris") == 2
