@@ -1,4 +1,4 @@
-"""The engine's page, held against the code: a field, metric or setting without a row fails here."""
+"""The engine's page, held against the code: a field or setting without a row fails here."""
 
 import inspect
 import json
@@ -13,19 +13,16 @@ import pytest
 import typer
 from google.protobuf.descriptor import Descriptor
 
-from fastgen_api.spec import SLO
 from fastgen_api.v1 import inference_pb2
 from fastgen_runtime import main, openai_completion
 from fastgen_runtime.architectures import ARCHITECTURES
 from fastgen_runtime.generation import RequestError, check
 from fastgen_runtime.grpc_generation import generation_of
-from fastgen_runtime.metrics import Metrics
 from fastgen_runtime.model_config import RopeKind
 from fastgen_runtime.openai_chat import CHAT_NEUTRAL, ChatRequest
 from fastgen_runtime.openai_completion import COMPLETION_NEUTRAL, CompletionRequest
 from fastgen_runtime.openai_fields import WITHOUT_EFFECT
 from fastgen_runtime.openai_message import NEUTRAL_IN_MESSAGES
-from fastgen_runtime.replica_load import ReplicaLoad, add_gauges
 from fastgen_runtime.script import load_pipeline
 from fastgen_runtime.script_parameters import KNOWN
 from fastgen_runtime.tokenize_api import DetokenizeRequest, TokenizeRequest
@@ -178,14 +175,6 @@ def test_bodies_of_tokenize() -> None:
     for body, kind in (("/tokenize", TokenizeRequest), ("/detokenize", DetokenizeRequest)):
         told = named(row[1] for row in rows if row[0] == f"`{body}`")
         assert sorted(told) == sorted(kind.__struct_fields__)
-
-
-def test_metrics() -> None:
-    metrics = Metrics("d", "n", SLO())
-    add_gauges(metrics, lambda: ReplicaLoad(0, 0, 0, 1, 1, 1, 64, 0.0, False))
-    there = re.findall(r"^# TYPE (\S+) (\S+)", metrics.render().decode(), re.MULTILINE)
-    told = [(*_CODE.findall(row[0]), row[1].partition(",")[0]) for row in tables("metric")]
-    assert sorted(told) == sorted(there)
 
 
 def test_architectures_and_rope_scaling() -> None:
