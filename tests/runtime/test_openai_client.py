@@ -4,12 +4,12 @@ import asyncio
 import json
 import math
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
 import openai
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from replica_process import MODEL, ReplicaProcess
 
 CHAT: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -172,12 +172,12 @@ class Colour(StrEnum):
 
 class Part(BaseModel):
     colour: Colour
-    weight: int | None
+    weight: Annotated[int, Field(ge=0, le=99)] | None
 
 
 class Thing(BaseModel):
-    name: str
-    parts: list[Part]
+    name: str = Field(max_length=20)
+    parts: list[Part] = Field(max_length=2)
 
 
 async def test_answers_after_a_pydantic_model(replica: ReplicaProcess) -> None:
