@@ -11,7 +11,6 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 import typer
-from google.protobuf.descriptor import Descriptor
 
 from fastgen_api.v1 import inference_pb2
 from fastgen_runtime import main, openai_completion
@@ -55,7 +54,7 @@ PARAMETERS: Final = list(tables("gRPC"))
 OTHERS: Final = list(tables("chat"))
 
 
-def fields_of_message(message: Descriptor, path: str = "") -> Iterator[str]:
+def fields_of_message(message: Any, path: str = "") -> Iterator[str]:
     for field in message.fields:
         below = field.message_type
         if below is None or below.GetOptions().map_entry:
