@@ -133,6 +133,8 @@ class Ranks:
 
     def check(self) -> None:
         """Raises RankError when one has ended."""
+        if not self.close.alive:
+            raise RankError("the other ranks were ended, since a step was not computed to its end")
         for member in self._members:
             if words := member.how_it_ended():
                 raise RankError(words)
@@ -151,6 +153,8 @@ class Ranks:
             raise StartupError(StartupFailure.ENGINE_FAILED, words)
 
     def _send(self, message: Message) -> None:
+        if not self.close.alive:
+            self.check()
         try:
             for member in self._members:
                 member.connection.send(message)

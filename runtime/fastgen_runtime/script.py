@@ -75,12 +75,14 @@ class Pipeline:
     As a context manager it is destroyed at the end.
     """
 
-    def __init__(self, checkpoint: Checkpoint, engine: Engine) -> None:
+    def __init__(self, checkpoint: Checkpoint, engine: Engine, close: Callable[[], None]) -> None:
+        """close: ends what computes beside this process."""
         self._model: tuple[Checkpoint, Engine, Vocabulary] | None = (
             checkpoint,
             engine,
             Vocabulary(checkpoint.tokenizer),
         )
+        self._close = close
         self._num_requests = 0
 
     def __call__(
@@ -133,6 +135,8 @@ class Pipeline:
 
     def destroy(self) -> None:
         """Frees weights and cache; the pipeline cannot be called any more."""
+        self._close()
+        self._close = _nothing
         self._model = None
         gc.collect()
         cores.give_back_memory()
@@ -215,13 +219,14 @@ def load_pipeline(
     token_budget: int | None = None,
     prefix_caching: bool = True,
     memory_percent: int = 50,
+    tensor_parallel_size: int = 1,
 ) -> Pipeline:
     """Loads the model that the source names; raises StartupError.
 
     The settings are those of `fastgen-runtime`. token_budget_mode: `Fixed`, since nobody reads
     along at a pace that `Auto` could keep.
     """
-    cores.limit_threads(cores.available_threads())
+    cores.limit_threads(max(1, cores.available_threads() // max(1, tensor_parallel_size)))
     from fastgen_runtime.runner import Runner, RunnerConfig
 
     mode = _one_of(BudgetMode, "token_budget_mode", token_budget_mode)
@@ -233,6 +238,7 @@ def load_pipeline(
         max_concurrent_requests=max_concurrent_requests,
         max_step_tokens=budget,
         memory_percent=memory_percent,
+        tensor_parallel_size=tensor_parallel_size,
     )
     checkpoint = open_checkpoint(fetch(model))
     limits = Limits(
@@ -245,7 +251,8 @@ def load_pipeline(
     )
     config = replace(config, vocabulary=num_token_ids(checkpoint.tokenizer))
     runner = Runner.load(checkpoint, config)
-    return Pipeline(checkpoint, Engine(runner, limits, checkpoint.eos_token_ids))
+    engine = Engine(runner, limits, checkpoint.eos_token_ids)
+    return Pipeline(checkpoint, engine, runner.close)
 
 
 def _one_of(kind: type[_Choice], name: str, value: str) -> _Choice:
@@ -256,6 +263,10 @@ def _one_of(kind: type[_Choice], name: str, value: str) -> _Choice:
             StartupFailure.CONFIG_INVALID,
             f"{name} is {value!r}; it must be one of {', '.join(kind)}",
         ) from None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _ignore(number: int, text: str) -> None:
