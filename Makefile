@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
+# Compiled modules are kept: each replica that a test starts imports torch's nine hundred.
+unexport PYTHONDONTWRITEBYTECODE
 
 UV_VERSION := 0.13.9
 BIN := .venv/bin
