@@ -1,9 +1,10 @@
 """How much a step may hold, so that running streams keep their pace."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fastgen_api.spec import BudgetMode, most_step_tokens
 from fastgen_runtime.latency import StepCost
 from fastgen_runtime.request import Request
 
@@ -13,6 +14,10 @@ of others, who are not late yet, still get on."""
 _LONGEST_STEP: Final = 2.0
 """Without a target for single gaps, steps take no more than so many paces: what streams have saved
 up is spent over several steps, not in one freeze."""
+_WORTHWHILE: Final = 20.0
+"""While nobody waits for the step's end it still takes no more than so many times its fixed part:
+growing further would save a twentieth at most, and whoever comes meanwhile waits."""
+_USUAL_TOKENS: Final = most_step_tokens(BudgetMode.FIXED, None)
 _UNKNOWN: Final = StepCost(0.0, 0.0, 0.0, 0.0)
 
 
@@ -46,19 +51,23 @@ class Budget:
 def choose_budget(
     most_tokens: int,
     block_size: int,
-    running: Iterable[Request],
+    running: Sequence[Request],
     pace: Pace,
     cost: StepCost | None,
     now: float,
 ) -> Budget:
     """The largest step that keeps every running stream inside its targets.
 
-    A block's worth of prompts is always in it, and `most_tokens` when no stream runs or none has
-    a target. While steps' cost is unknown, prompts get no more than that block.
+    A block's worth of prompts is always in it; while steps' cost is unknown, no more. Streams
+    without a target get SplitFuse's constant. Without streams prompts get at least that, and up to
+    `most_tokens` as long as larger steps save time.
     """
     seconds = allowed_seconds(running, pace, now)
     if seconds is None:
-        return Budget(most_tokens)
+        usual = min(most_tokens, max(_USUAL_TOKENS, len(running)))
+        if cost is None or any(_is_stream(request) for request in running):
+            return Budget(usual)
+        return Budget(most_tokens, _WORTHWHILE * cost.base, cost, usual)
     if cost is None:
         return Budget(most_tokens, 0.0, _UNKNOWN, block_size)
     return Budget(most_tokens, seconds / cost.caution, cost, block_size)
@@ -79,10 +88,15 @@ def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float
     if gap is not None:
         seconds = gap
     for request in running:
-        if request.first_token_at is None or request.num_owed > 1:
+        if not _is_stream(request):
             continue
         is_any = True
         if target is not None:
             slack = request.first_token_at + request.num_output_tokens * target - now
             seconds = min(seconds, slack if slack >= 0 else _CATCH_UP * target)
     return seconds if is_any else None
+
+
+def _is_stream(request: Request) -> bool:
+    """Whether somebody waits for its next token, and it owes no more than that."""
+    return request.first_token_at is not None and request.num_owed == 1

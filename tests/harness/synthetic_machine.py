@@ -42,6 +42,11 @@ class Ran:
     seconds: float
     owed_prompt: bool
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether running streams decided how large the step was."""
+        return self.budget.seconds is not None and self.budget.least_prompt_tokens == 64
+
 
 class Simulation:
     """An engine on a synthetic machine; requests come when the clock has reached their arrival."""
