@@ -88,11 +88,12 @@ def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float
     if gap is not None:
         seconds = gap
     for request in running:
-        if not _is_stream(request):
+        first = request.first_token_at
+        if first is None or not _is_stream(request):
             continue
         is_any = True
         if target is not None:
-            slack = request.first_token_at + request.num_output_tokens * target - now
+            slack = first + request.num_output_tokens * target - now
             seconds = min(seconds, slack if slack >= 0 else _CATCH_UP * target)
     return seconds if is_any else None
 
