@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -13,6 +12,7 @@ import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from replica_process import MODEL, running_replica
+from waiting import is_gone, wait_until
 
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
 
@@ -35,20 +35,6 @@ async def start_stream(
         stream=True,
         extra_body={"ignore_eos": True},
     )
-
-
-async def wait_until(what: str, holds: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 async def test_a_drain_lets_streams_end_and_takes_no_new_ones(

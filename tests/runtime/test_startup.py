@@ -35,6 +35,12 @@ def start_and_fail(last_words: Path, *flags: str) -> dict[str, str]:
         (("--model=MODEL", "--drain-seconds=nan"), "ConfigInvalid", "--drain-seconds is nan"),
         (("--model=MODEL", "--slo-file=/nowhere"), "ConfigInvalid", "--slo-file /nowhere"),
         (("--model=MODEL", "--max-model-length=999999"), "ConfigInvalid", "999999"),
+        (
+            ("--model=MODEL", "--tensor-parallel-size=2"),
+            "ConfigInvalid",
+            "--tensor-parallel-size is 2: the model's 9 heads cannot be split in 2 equal parts; "
+            "it may be 1 or 3",
+        ),
     ],
 )
 def test_what_stops_a_start_is_said_in_a_sentence(
