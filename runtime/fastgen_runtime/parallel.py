@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from fastgen_runtime.rank_channel import LostError
 from fastgen_runtime.shard import Shard
 
 _c10d: Final[Any] = dist
 """Untyped: torch's stubs of its process groups are not those of its extension."""
-
-
-class LostError(RuntimeError):
-    """Another rank is gone, or does not answer in time."""
 
 
 class Group:

@@ -19,6 +19,10 @@ class RankError(RuntimeError):
     """A rank has ended or does not answer; the text says which and why."""
 
 
+class LostError(RuntimeError):
+    """A rank's sum did not come about: another one is gone, or does not answer in time."""
+
+
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank is told at its start. socket, rendezvous: descriptors that it inherits.
 
@@ -91,6 +95,8 @@ class Connection:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -107,7 +113,7 @@ class Connection:
 
     def has_message(self, wait_seconds: float = 0) -> bool:
         """Whether there is something to receive, if only the end."""
-        return bool(select.select([self._socket], [], [], wait_seconds)[0])
+        return bool(self._poll.poll(wait_seconds * 1000))
 
     def close(self) -> None:
         self._socket.close()

@@ -21,7 +21,15 @@ from fastgen_api.names import StartupFailure
 from fastgen_runtime import cores
 from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.log import log_event, log_problem, start_logging
-from fastgen_runtime.rank_channel import Begin, Connection, Failed, Forward, Loaded, RankConfig
+from fastgen_runtime.rank_channel import (
+    Begin,
+    Connection,
+    Failed,
+    Forward,
+    Loaded,
+    LostError,
+    RankConfig,
+)
 from fastgen_runtime.startup_error import StartupError
 
 
@@ -97,8 +105,6 @@ def main() -> None:
 
 def _failure_of(error: Exception) -> Failed | None:
     """What is said of errors that are expected; None for those that are not."""
-    from fastgen_runtime.parallel import LostError
-
     match error:
         case StartupError():
             return Failed(error.reason, str(error))

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from fastgen_api.names import StartupFailure
 from fastgen_kernels.ragged import Integers, RaggedBatch
-from fastgen_runtime.parallel import Group, LostError
+from fastgen_runtime.parallel import Group
 from fastgen_runtime.rank_channel import (
     Begin,
     Connection,
     Failed,
     Forward,
     Loaded,
+    LostError,
     Message,
     RankConfig,
     RankError,
@@ -84,6 +85,9 @@ class Ranks:
     @classmethod
     def start(cls, model_path: Path, config: RunnerConfig, device: torch.device) -> "Ranks":
         """Fresh interpreters, which load their parts and inherit the log and the environment."""
+        if sys.platform != "linux":
+            sentence = "tensor_parallel_size above 1 needs Linux"
+            raise StartupError(StartupFailure.CONFIG_INVALID, sentence)
         size = config.tensor_parallel_size
         rendezvous = os.memfd_create("fastgen-ranks")
         members = tuple(

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,14 @@ def test_a_rank_that_cannot_load_stops_the_start(
     with pytest.raises(StartupError, match="rank 1 ended with exit code 1 while it loaded") as told:
         Runner.load(checkpoint, TWO)
     assert told.value.reason is StartupFailure.ENGINE_FAILED
+
+
+def test_why_a_rank_cannot_load_is_told(checkpoint: Checkpoint) -> None:
+    gone, before = replace(checkpoint, path=checkpoint.path / "gone"), children()
+    with pytest.raises(StartupError, match=r"^rank 1: .*/gone cannot be read") as told:
+        Runner.load(gone, TWO)
+    assert told.value.reason is StartupFailure.MODEL_INVALID
+    assert children() == before
 
 
 def test_a_pipeline_of_two_ranks_made_in_a_thread_that_ends(
