@@ -25,8 +25,8 @@ from engine_plots import PLOTS
 from rich.console import Console
 from rich.table import Table
 
-from fastgen_runtime.runner import Runner
-from fastgen_runtime.step import Chunk, Sampling, Step
+from fastgen_runtime.device.runner import Runner
+from fastgen_runtime.engine.step import Chunk, Sampling, Step
 
 Row = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from fastgen_runtime import cores
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.fetch import fetch
-from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine import cores
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.sources.fetch import fetch
 
 SMALL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fastgen_api.spec import BudgetMode
-from fastgen_runtime.budget import Pace
-from fastgen_runtime.engine import Beat, Engine
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest
-from fastgen_runtime.runner import Runner
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.device.runner import Runner
+from fastgen_runtime.engine.budget import Pace
+from fastgen_runtime.engine.engine import Beat, Engine
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest
+from fastgen_runtime.engine.step import Sampling
 
 CHATS = 12
 CHAT_TOKENS = 20

@@ -19,13 +19,13 @@ import grpc
 import msgspec
 import uvloop
 
-from fastgen_runtime.channel import Abort, Add, Command, EngineEnd, Ready, Report, Stop
-from fastgen_runtime.checkpoint import open_checkpoint
 from fastgen_runtime.config import EngineConfig
-from fastgen_runtime.engine import Load
-from fastgen_runtime.engine_process import EngineProcess
+from fastgen_runtime.engine.channel import Abort, Add, Command, EngineEnd, Ready, Report, Stop
+from fastgen_runtime.engine.engine import Load
+from fastgen_runtime.engine.request import FinishReason, NewToken, Started
+from fastgen_runtime.front.engine_process import EngineProcess
 from fastgen_runtime.main import app
-from fastgen_runtime.request import FinishReason, NewToken, Started
+from fastgen_runtime.models.checkpoint import open_checkpoint
 
 CHARACTERS_PER_TOKEN: Final = 4
 SETTINGS: Final = "FASTGEN_BENCHMARK_FRONT"

@@ -9,7 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from fastgen_runtime.fetch import SMOLLM2, fetch
+from fastgen_runtime.sources.fetch import SMOLLM2, fetch
 
 
 @pytest.fixture(scope="session")

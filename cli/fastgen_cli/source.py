@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastgen_cli.errors import UserError
-from fastgen_runtime.fetch import SMOLLM2, fetch, model_name
+from fastgen_runtime.sources.fetch import SMOLLM2, fetch, model_name
 from fastgen_runtime.startup_error import ModelError
 
 
@@ -39,6 +39,6 @@ def find_source(text: str, served_name: str | None = None) -> Source:
 
 def _check_files(path: Path) -> None:
     # Half a second of imports that the shorthand does without.
-    from fastgen_runtime.checkpoint import open_checkpoint
+    from fastgen_runtime.models.checkpoint import open_checkpoint
 
     open_checkpoint(path)

@@ -17,9 +17,10 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime import cores
-from fastgen_runtime.budget import Pace
-from fastgen_runtime.channel import (
+from fastgen_runtime.config import EngineConfig
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.budget import Pace
+from fastgen_runtime.engine.channel import (
     Abort,
     Add,
     EngineEnd,
@@ -31,17 +32,16 @@ from fastgen_runtime.channel import (
     StartFailed,
     Stop,
 )
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.config import EngineConfig
-from fastgen_runtime.engine import Beat, Engine, Load
-from fastgen_runtime.grammar import GrammarCompiler
-from fastgen_runtime.grammar_queue import GrammarQueue
+from fastgen_runtime.engine.engine import Beat, Engine, Load
+from fastgen_runtime.engine.grammar import GrammarCompiler
+from fastgen_runtime.engine.grammar_queue import GrammarQueue
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.rank_channel import RankError
+from fastgen_runtime.engine.request import Refusal, RefusalKind
 from fastgen_runtime.log import log_event, start_logging
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.rank_channel import RankError
-from fastgen_runtime.request import Refusal, RefusalKind
+from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.startup_error import StartupError
-from fastgen_runtime.tokenizer import num_token_ids
+from fastgen_runtime.text.tokenizer import num_token_ids
 
 IDLE_SECONDS: Final = 1.0
 """Between two signs of life when there is nothing to do."""
@@ -75,7 +75,7 @@ def load_engine(
     # Beside the weights: its memory is to be counted before the cache takes what is left.
     grammars = GrammarQueue(lambda: GrammarCompiler(tokenizer, checkpoint.eos_token_ids))
     # Torch takes seconds to import: only the process that computes pays for it.
-    from fastgen_runtime.runner import Runner, RunnerConfig
+    from fastgen_runtime.device.runner import Runner, RunnerConfig
 
     runner = Runner.load(
         checkpoint,

@@ -18,10 +18,8 @@ import msgspec
 import numpy as np
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime import cores
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.log import log_event, log_problem, start_logging
-from fastgen_runtime.rank_channel import (
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.rank_channel import (
     Begin,
     Connection,
     Failed,
@@ -30,6 +28,8 @@ from fastgen_runtime.rank_channel import (
     LostError,
     RankConfig,
 )
+from fastgen_runtime.log import log_event, log_problem, start_logging
+from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.startup_error import StartupError
 
 
@@ -55,10 +55,10 @@ def compute(config: RankConfig, connection: Connection) -> None:
     """Loads this rank's part, then follows rank 0; raises StartupError, LostError and others."""
     checkpoint = open_checkpoint(Path(config.model_path))
     # Torch takes seconds to import: an error in the files is told before.
-    from fastgen_runtime.loading import Loader
-    from fastgen_runtime.parallel import Group
-    from fastgen_runtime.runner import Runner
-    from fastgen_runtime.shard import Shard
+    from fastgen_runtime.device.loading import Loader
+    from fastgen_runtime.device.parallel import Group
+    from fastgen_runtime.device.runner import Runner
+    from fastgen_runtime.models.shard import Shard
 
     loader = Loader(checkpoint, config.runner, config.rank)
     shard = Shard(config.rank, config.runner.tensor_parallel_size)

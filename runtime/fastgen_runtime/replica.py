@@ -9,23 +9,23 @@ from contextlib import closing
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.capacity import model_length
-from fastgen_runtime.channel import EngineFailed, FrontEnd, Ready, StartFailed, Stop
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.config import Config, EngineConfig, replica_name
-from fastgen_runtime.engine_process import EngineProcess
-from fastgen_runtime.fetch import fetch, model_name
-from fastgen_runtime.front import Front
-from fastgen_runtime.grpc_server import GrpcServer
-from fastgen_runtime.http_server import HttpServer
+from fastgen_runtime.engine.channel import EngineFailed, FrontEnd, Ready, StartFailed, Stop
+from fastgen_runtime.front.engine_process import EngineProcess
+from fastgen_runtime.front.front import Front
+from fastgen_runtime.front.metrics import Metrics
+from fastgen_runtime.front.request_log import log_request
+from fastgen_runtime.front.slo_file import read_slo, watch_slo
+from fastgen_runtime.front.tracing import start_tracing
 from fastgen_runtime.log import log_event, log_problem
-from fastgen_runtime.metrics import Metrics
-from fastgen_runtime.request_log import log_request
-from fastgen_runtime.shard import check_size
-from fastgen_runtime.slo_file import read_slo, watch_slo
+from fastgen_runtime.models.capacity import model_length
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.models.shard import check_size
+from fastgen_runtime.protocols.grpc_server import GrpcServer
+from fastgen_runtime.protocols.http_server import HttpServer
+from fastgen_runtime.sources.fetch import fetch, model_name
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.termination import leave_message
-from fastgen_runtime.tracing import start_tracing
 
 _LAST_WORDS_SECONDS: Final = 0.5
 _FLUSH_SECONDS: Final = 2.0

@@ -11,27 +11,27 @@ from typing import Final, Self, TypeVar, Unpack
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import BudgetMode, DType
-from fastgen_runtime import cores
-from fastgen_runtime.admission import new_request
-from fastgen_runtime.answer import Answer
-from fastgen_runtime.capacity import model_length
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.config import MAX_STEP_TOKENS
-from fastgen_runtime.detokenizer import Vocabulary
-from fastgen_runtime.engine import Engine, Load
-from fastgen_runtime.fetch import fetch
-from fastgen_runtime.generation import Generation, RequestError, check, invalid
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import FinishReason, NewRequest
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.engine import Engine, Load
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import FinishReason, NewRequest
+from fastgen_runtime.engine.step import TokenLogprobs
+from fastgen_runtime.front.admission import new_request
+from fastgen_runtime.front.answer import Answer
+from fastgen_runtime.front.generation import Generation, RequestError, check, invalid
+from fastgen_runtime.models.capacity import model_length
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.script_parameters import (
     Parameters,
     name_as_here,
     read_parameters,
     to_generation,
 )
+from fastgen_runtime.sources.fetch import fetch
 from fastgen_runtime.startup_error import StartupError
-from fastgen_runtime.step import TokenLogprobs
-from fastgen_runtime.tokenizer import num_token_ids
+from fastgen_runtime.text.detokenizer import Vocabulary
+from fastgen_runtime.text.tokenizer import num_token_ids
 
 _Choice = TypeVar("_Choice", DType, BudgetMode)
 _QUEUE: Final = 1 << 20
@@ -227,7 +227,7 @@ def load_pipeline(
     along at a pace that `Auto` could keep.
     """
     cores.limit_threads(max(1, cores.available_threads() // max(1, tensor_parallel_size)))
-    from fastgen_runtime.runner import Runner, RunnerConfig
+    from fastgen_runtime.device.runner import Runner, RunnerConfig
 
     mode = _one_of(BudgetMode, "token_budget_mode", token_budget_mode)
     budget = MAX_STEP_TOKENS[mode] if token_budget is None else token_budget

@@ -5,7 +5,7 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from fastgen_runtime.generation import Generation, RequestError, TextPrompt, invalid
+from fastgen_runtime.front.generation import Generation, RequestError, TextPrompt, invalid
 
 
 class Parameters(TypedDict, total=False):

@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 KILL_ENGINE = """
 import os, pathlib, signal
 for process in pathlib.Path("/proc").glob("[0-9]*"):
-    if b"fastgen_runtime.engine" in (process / "cmdline").read_bytes() and process.name != "1":
+    if b"fastgen_runtime.engine_main" in (process / "cmdline").read_bytes() and process.name != "1":
         os.kill(int(process.name), signal.SIGKILL)
 """
 

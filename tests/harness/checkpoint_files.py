@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.startup_error import ModelError
 
 TOKENS = ["<|endoftext|>", "<|im_end|>", "<think>", "a", "b", "Ġ", "ab", "1"]

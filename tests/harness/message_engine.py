@@ -8,17 +8,17 @@ from functools import cache
 from typing import Any
 
 from fastgen_api.spec import SLO
-from fastgen_runtime.answer import Delta
-from fastgen_runtime.channel import Abort, Add, Command, Ready, Refused, Report
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.engine import Load
-from fastgen_runtime.fetch import SMOLLM2, fetch
-from fastgen_runtime.finished import FinishedRequest
-from fastgen_runtime.front import Front
-from fastgen_runtime.generation import Generation, TokenPrompt
-from fastgen_runtime.metrics import Metrics
-from fastgen_runtime.request import FinishReason, NewRequest, NewToken, Refusal, RefusalKind
-from fastgen_runtime.stream import Stream
+from fastgen_runtime.engine.channel import Abort, Add, Command, Ready, Refused, Report
+from fastgen_runtime.engine.engine import Load
+from fastgen_runtime.engine.request import FinishReason, NewRequest, NewToken, Refusal, RefusalKind
+from fastgen_runtime.front.answer import Delta
+from fastgen_runtime.front.finished import FinishedRequest
+from fastgen_runtime.front.front import Front
+from fastgen_runtime.front.generation import Generation, TokenPrompt
+from fastgen_runtime.front.metrics import Metrics
+from fastgen_runtime.front.stream import Stream
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.sources.fetch import SMOLLM2, fetch
 
 ASKED = Generation(TokenPrompt([504, 3575]), max_tokens=9, request_id="mine", protocol="grpc")
 

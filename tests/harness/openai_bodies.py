@@ -3,15 +3,15 @@
 import json
 from typing import Any
 
-from fastgen_runtime.asked import Asked, Origin
-from fastgen_runtime.generation import (
+from fastgen_runtime.front.generation import (
     Generation,
     RequestError,
     check,
 )
-from fastgen_runtime.openai_chat import read_chat
-from fastgen_runtime.openai_completion import read_completion
-from fastgen_runtime.tools.format import ModelTools, ToolFormat
+from fastgen_runtime.protocols.asked import Asked, Origin
+from fastgen_runtime.protocols.openai_chat import read_chat
+from fastgen_runtime.protocols.openai_completion import read_completion
+from fastgen_runtime.text.tools.format import ModelTools, ToolFormat
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 HERMES = ModelTools(ToolFormat.HERMES, "", lambda text: None, frozenset())

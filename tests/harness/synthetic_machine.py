@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.budget import Budget, Pace, choose_budget
-from fastgen_runtime.latency import LatencyModel, StepCost, StepShape, shape_of
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest
-from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import ChunkResult
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.budget import Budget, Pace, choose_budget
+from fastgen_runtime.engine.latency import LatencyModel, StepCost, StepShape, shape_of
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest
+from fastgen_runtime.engine.scheduler import Scheduler
+from fastgen_runtime.engine.step import ChunkResult
 
 GPU_LIKE = StepCost(base=0.008, per_token=6e-5, per_attended=4e-9, per_request=2e-5)
 CPU_LIKE = StepCost(base=0.012, per_token=1.1e-3, per_attended=9e-8, per_request=3e-4)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from fastgen_runtime.budget import Budget
-from fastgen_runtime.request import NewRequest, NewToken
-from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import Chunk, ChunkResult, Sampling, Step, TokenLogprobs
+from fastgen_runtime.engine.budget import Budget
+from fastgen_runtime.engine.request import NewRequest, NewToken
+from fastgen_runtime.engine.scheduler import Scheduler
+from fastgen_runtime.engine.step import Chunk, ChunkResult, Sampling, Step, TokenLogprobs
 
 EOS = 0
 VOCABULARY = 97

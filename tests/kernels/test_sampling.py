@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fastgen_kernels.torch_twins.adjustment import Adjustment
 from fastgen_kernels.torch_twins.sampling import Draw, distribution, sample
-from fastgen_runtime.sampler import draw_of, uniform_at
-from fastgen_runtime.step import Chunk, Sampling
+from fastgen_runtime.device.sampler import draw_of, uniform_at
+from fastgen_runtime.engine.step import Chunk, Sampling
 
 NUM_DRAWS = 4000
 CHI_SQUARE_LIMIT = 3.09

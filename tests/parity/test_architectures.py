@@ -9,9 +9,9 @@ from tiny_models import TINY_MODELS, VOCABULARY, TinyModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.runner import Runner, RunnerConfig
-from fastgen_runtime.step import Chunk, Sampling, Step
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.step import Chunk, Sampling, Step
+from fastgen_runtime.models.checkpoint import open_checkpoint
 
 LENGTH = 50
 BLOCK_SIZE = 8

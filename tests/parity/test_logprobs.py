@@ -8,9 +8,9 @@ import torch
 from greedy_reference import PROMPTS, reference_model
 
 from fastgen_api.spec import DType
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.runner import Runner, RunnerConfig
-from fastgen_runtime.step import Chunk, ChunkResult, Sampling, Step, TokenLogprobs
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.step import Chunk, ChunkResult, Sampling, Step, TokenLogprobs
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 NUM_TOP = 5
 TOLERANCE = 1e-4
@@ -93,7 +93,7 @@ def test_prompts_and_next_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both prompts in one batch, the first a step behind; logits computed four rows at a time."""
-    monkeypatch.setattr("fastgen_runtime.runner._SLICE_BYTES", 4 * 4 * 49152)
+    monkeypatch.setattr("fastgen_runtime.device.runner._SLICE_BYTES", 4 * 4 * 49152)
     blocks = [[3, 1, 7], [0, 9, 2]]
     queues = [pieces(ids, table, sizes) for ids, table in zip(prompts, blocks, strict=True)]
     results: list[list[ChunkResult]] = [[], []]

@@ -8,8 +8,8 @@ import torch
 from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from fastgen_runtime.model_config import RopeKind, RopeScaling
-from fastgen_runtime.rotary import attention_factor, frequencies
+from fastgen_runtime.device.rotary import attention_factor, frequencies
+from fastgen_runtime.models.model_config import RopeKind, RopeScaling
 
 MAX_POSITIONS = 4096
 

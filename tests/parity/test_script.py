@@ -9,7 +9,7 @@ import pytest
 from greedy_reference import PROMPTS, greedy_texts
 
 import fastgen_runtime
-from fastgen_runtime.generation import RequestError
+from fastgen_runtime.front.generation import RequestError
 from fastgen_runtime.script import Pipeline
 from fastgen_runtime.startup_error import StartupError
 
@@ -87,7 +87,8 @@ def test_wrong_settings_are_named(smollm2_path: Path, settings: dict[str, int], 
 
 
 def test_importing_the_package_and_its_front_costs_no_torch() -> None:
-    code = "import sys, fastgen_runtime, fastgen_runtime.checkpoint, fastgen_runtime.scheduler; "
+    code = "import sys, fastgen_runtime, fastgen_runtime.models.checkpoint, "
+    code += "fastgen_runtime.engine.scheduler; "
     code += "sys.exit('torch' in sys.modules or 'gguf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from greedy_reference import PROMPTS, greedy_ids, reference_model, reference_tokenizer
 
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.runner import Runner, RunnerConfig
-from fastgen_runtime.step import Chunk, Sampling, Step
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.step import Chunk, Sampling, Step
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 NUM_TOKENS = 40
 GREEDY = Sampling(temperature=0)

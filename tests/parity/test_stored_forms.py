@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fastgen_kernels.dispatch import Device, Kernels, kernels_for
 from fastgen_kernels.ragged import RaggedBatch
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.model import Inputs, Model
-from fastgen_runtime.model_config import ModelConfig
-from fastgen_runtime.shard import Shard
+from fastgen_runtime.device.model import Inputs, Model
+from fastgen_runtime.device.weights import load_weights
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.models.model_config import ModelConfig
+from fastgen_runtime.models.shard import Shard
 from fastgen_runtime.startup_error import ModelError
-from fastgen_runtime.weights import load_weights
 
 IDS = torch.randint(3, VOCABULARY, (20,), generator=torch.Generator().manual_seed(2)).tolist()
 CPU = torch.device("cpu")

@@ -15,15 +15,15 @@ from tiny_models import TINY_MODELS, VOCABULARY
 
 import fastgen_runtime
 from fastgen_api.names import StartupFailure
-from fastgen_runtime import ranks
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.engine import Engine
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.rank_channel import RankError
-from fastgen_runtime.request import NewRequest
-from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.device import ranks
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.engine import Engine
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.rank_channel import RankError
+from fastgen_runtime.engine.request import NewRequest
+from fastgen_runtime.engine.step import Chunk, Sampling, TokenLogprobs
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.startup_error import StartupError
-from fastgen_runtime.step import Chunk, Sampling, TokenLogprobs
 
 NAMES = (
     "llama, one key head, tied, head_dim 12",

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.step import Chunk
+from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.startup_error import ModelError
-from fastgen_runtime.step import Chunk
 
 BASE = {
     "vocab_size": 97,

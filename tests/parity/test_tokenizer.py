@@ -6,7 +6,7 @@ import pytest
 from greedy_reference import reference_tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 TEXTS = [
     "Hello, world!",

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from fastgen_api.spec import DType
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.engine import Engine
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest
-from fastgen_runtime.runner import Runner, RunnerConfig
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.engine import Engine
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest
+from fastgen_runtime.engine.step import Sampling
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 NUM_TOKENS = 12
 PROMPTS = [

@@ -9,13 +9,13 @@ import jsonschema
 import pytest
 
 from fastgen_api.spec import DType
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.engine import Engine
-from fastgen_runtime.grammar import GrammarCompiler
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import FinishReason, Grammar, GrammarKind, NewRequest
-from fastgen_runtime.runner import Runner, RunnerConfig
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.engine import Engine
+from fastgen_runtime.engine.grammar import GrammarCompiler
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import FinishReason, Grammar, GrammarKind, NewRequest
+from fastgen_runtime.engine.step import Sampling
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 MAX_TOKENS = 100
 MAX_FREE_TOKENS = 20

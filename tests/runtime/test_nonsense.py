@@ -13,7 +13,7 @@ from bystander import bystander
 from replica_process import MODEL, ReplicaProcess
 
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
-from fastgen_runtime.grpc_server import MAX_PROXIED_BYTES
+from fastgen_runtime.protocols.grpc_server import MAX_PROXIED_BYTES
 
 
 def _http(body: bytes, content_type: str = "application/json") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletionMessageToolCallUnion
 from pydantic import BaseModel, Field
 from replica_process import MODEL, ReplicaProcess, running_replica
 
-from fastgen_runtime.checkpoint import open_checkpoint
+from fastgen_runtime.models.checkpoint import open_checkpoint
 
 TEMPLATE = """\
 {% if tools %}<|im_start|>system

@@ -12,7 +12,7 @@ from hub_server import COMMIT, serving_hub
 from tiny_model import write_tiny_model
 
 import fastgen_runtime
-from fastgen_runtime.generation import RequestError
+from fastgen_runtime.front.generation import RequestError
 from fastgen_runtime.script import DestroyedError, Pipeline
 from fastgen_runtime.startup_error import StartupError
 

@@ -22,7 +22,7 @@ from fastgen_cli.load import Load, Plan, make_arrivals
 from fastgen_cli.main import app
 from fastgen_cli.plan import free_ports
 from fastgen_cli.summary import summarize
-from fastgen_runtime.fetch import SMOLLM2, fetch
+from fastgen_runtime.sources.fetch import SMOLLM2, fetch
 
 FASTGEN = str(Path(sys.executable).parent / "fastgen")
 START_SECONDS = 120.0

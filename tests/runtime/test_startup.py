@@ -76,10 +76,10 @@ import asyncio, sys
 import fastgen_runtime.main
 from pathlib import Path
 from fastgen_api.spec import SLO
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.front import Front
-from fastgen_runtime.generation import ChatMessage, ChatPrompt
-from fastgen_runtime.metrics import Metrics
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.front.front import Front
+from fastgen_runtime.front.generation import ChatMessage, ChatPrompt
+from fastgen_runtime.front.metrics import Metrics
 
 async def main():
     checkpoint = open_checkpoint(Path(sys.argv[1]))

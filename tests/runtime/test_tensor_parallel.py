@@ -15,12 +15,12 @@ from tiny_model import write_tiny_model
 from waiting import is_gone, wait_until
 
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.engine import Engine
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest
-from fastgen_runtime.runner import Runner, RunnerConfig
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.engine import Engine
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest
+from fastgen_runtime.engine.step import Sampling
+from fastgen_runtime.models.checkpoint import open_checkpoint
 
 PROMPT = list(b"Once upon a time")
 NUM_TOKENS = 24

@@ -18,7 +18,7 @@ from fastgen_balancer.settings import settings_of
 from fastgen_operator.children import make_children
 from fastgen_operator.owner import Owner
 from fastgen_operator.settings import Images, Settings
-from fastgen_runtime.goodness import End, Timings, classify
+from fastgen_runtime.front.goodness import End, Timings, TokenTimes, classify
 
 ROOT = Path(__file__).resolve().parents[2]
 reference = runpy.run_path(str(ROOT / "docs/api_reference.py"))
@@ -196,7 +196,9 @@ def children(spec: Spec) -> list[dict[str, Any]]:
 def judged(spec: Spec) -> object:
     """The runtime's verdict on a request that holds each target of the example just so."""
     just_so = Timings(
-        arrived=0.0, prompt_tokens=1000, output_tokens=11, first=1.1, last=2.0, longest_gap=0.45
+        arrived=0.0,
+        prompt_tokens=1000,
+        choices=[TokenTimes(count=11, first=1.1, last=2.0, longest_gap=0.45, is_complete=True)],
     )
     return classify(just_so, End.COMPLETED, 2.0, spec.slo)
 

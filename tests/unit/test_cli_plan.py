@@ -93,7 +93,7 @@ def test_a_model_is_found_by_its_path_and_keeps_its_name(tmp_path: Path) -> None
     ("text", "says"),
     [
         ("nowhere.gguf", "nowhere.gguf: the path does not exist"),
-        ("hf://org/model", "hf:// are not supported"),
+        ("s3://bucket/model", "s3:// are not supported"),
         ("file://models/m.gguf", "three slashes"),
         ("{folder}", "config.json"),
         ("{folder}/notes.txt", "neither a GGUF file nor"),

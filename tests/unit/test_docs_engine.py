@@ -13,18 +13,19 @@ import pytest
 import typer
 
 from fastgen_api.v1 import inference_pb2
-from fastgen_runtime import main, openai_completion
-from fastgen_runtime.architectures import ARCHITECTURES
-from fastgen_runtime.generation import RequestError, check
-from fastgen_runtime.grpc_generation import generation_of
-from fastgen_runtime.model_config import RopeKind
-from fastgen_runtime.openai_chat import CHAT_NEUTRAL, ChatRequest
-from fastgen_runtime.openai_completion import COMPLETION_NEUTRAL, CompletionRequest
-from fastgen_runtime.openai_fields import WITHOUT_EFFECT
-from fastgen_runtime.openai_message import NEUTRAL_IN_MESSAGES
+from fastgen_runtime import main
+from fastgen_runtime.front.generation import RequestError, check
+from fastgen_runtime.models.architectures import ARCHITECTURES
+from fastgen_runtime.models.model_config import RopeKind
+from fastgen_runtime.protocols import openai_completion
+from fastgen_runtime.protocols.grpc_generation import generation_of
+from fastgen_runtime.protocols.openai_chat import CHAT_NEUTRAL, ChatRequest
+from fastgen_runtime.protocols.openai_completion import COMPLETION_NEUTRAL, CompletionRequest
+from fastgen_runtime.protocols.openai_fields import WITHOUT_EFFECT
+from fastgen_runtime.protocols.openai_message import NEUTRAL_IN_MESSAGES
+from fastgen_runtime.protocols.tokenize_api import DetokenizeRequest, TokenizeRequest
 from fastgen_runtime.script import load_pipeline
 from fastgen_runtime.script_parameters import KNOWN
-from fastgen_runtime.tokenize_api import DetokenizeRequest, TokenizeRequest
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (REPOSITORY / "docs" / "engine.md").read_text()

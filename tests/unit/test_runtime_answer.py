@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from fastgen_runtime.answer import Answer, Delta
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.detokenizer import Vocabulary
-from fastgen_runtime.fetch import SMOLLM2, fetch
-from fastgen_runtime.request import FinishReason
-from fastgen_runtime.step import TokenLogprobs
+from fastgen_runtime.engine.request import FinishReason
+from fastgen_runtime.engine.step import TokenLogprobs
+from fastgen_runtime.front.answer import Answer, Delta
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.sources.fetch import SMOLLM2, fetch
+from fastgen_runtime.text.detokenizer import Vocabulary
 
 
 @cache

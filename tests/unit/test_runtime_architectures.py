@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fastgen_api.names import StartupFailure
 from fastgen_kernels.activation import Activation
-from fastgen_runtime.architectures import ARCHITECTURES, config_from_hf, tensor_names
-from fastgen_runtime.model_config import Block, ModelConfig, NormKind, RopeKind
+from fastgen_runtime.models.architectures import ARCHITECTURES, config_from_hf, tensor_names
+from fastgen_runtime.models.model_config import Block, ModelConfig, NormKind, RopeKind
 from fastgen_runtime.startup_error import ModelError
 
 BASE: dict[str, Any] = {

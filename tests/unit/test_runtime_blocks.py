@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_model import request
 
-from fastgen_runtime.blocks import (
+from fastgen_runtime.engine.blocks import (
     NO_PARENT,
     BlockPool,
     BlocksCorruptedError,
     chain_digest,
     chain_start,
 )
-from fastgen_runtime.outlook import LengthHistory, Outlook
-from fastgen_runtime.request import Request
+from fastgen_runtime.engine.outlook import LengthHistory, Outlook
+from fastgen_runtime.engine.request import Request
 
 
 def digests(*names: int) -> list[bytes]:

@@ -6,13 +6,13 @@ import pytest
 from synthetic_machine import CPU_LIKE, GPU_LIKE, Machine, Simulation
 from toy_model import request
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.budget import Budget, Pace, allowed_seconds, choose_budget
-from fastgen_runtime.latency import StepCost
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest, Request
-from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.budget import Budget, Pace, allowed_seconds, choose_budget
+from fastgen_runtime.engine.latency import StepCost
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest, Request
+from fastgen_runtime.engine.scheduler import Scheduler
+from fastgen_runtime.engine.step import Sampling
 
 LIMITS = Limits(budget_tokens=2048, max_running=64, max_waiting=1000, max_length=20_000)
 COST = StepCost(base=0.01, per_token=1e-4, per_attended=0.0, per_request=0.0)

@@ -4,7 +4,7 @@ import pytest
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType
-from fastgen_runtime.capacity import cache_bytes, num_blocks_for, resolve_dtype
+from fastgen_runtime.models.capacity import cache_bytes, num_blocks_for, resolve_dtype
 from fastgen_runtime.startup_error import StartupError
 
 GIB = 1 << 30

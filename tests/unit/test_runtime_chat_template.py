@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from fastgen_runtime.chat_template import ChatTemplate, ChatTemplateError
 from fastgen_runtime.startup_error import ModelError
+from fastgen_runtime.text.chat_template import ChatTemplate, ChatTemplateError
 
 MESSAGES = [{"role": "user", "content": "<b>&"}]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fastgen_runtime.chat_values import chat_values
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.generation import ChatMessage, ChatPrompt, RequestError, Tool, ToolCall
-from fastgen_runtime.prompt import PromptEncoder
+from fastgen_runtime.front.chat_values import chat_values
+from fastgen_runtime.front.generation import ChatMessage, ChatPrompt, RequestError, Tool, ToolCall
+from fastgen_runtime.front.prompt import PromptEncoder
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 TEMPLATE = (
     "{% if tools %}{% for tool in tools %}{{ tool | tojson(indent=2) }}{% endfor %}{% endif %}"

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from fastgen_runtime.answer import Delta, PromptEcho, Usage
-from fastgen_runtime.asked import Told
-from fastgen_runtime.chat_format import ChatWriter
-from fastgen_runtime.completion_format import CompletionWriter
-from fastgen_runtime.openai_tools import ToolUse
-from fastgen_runtime.request import FinishReason
-from fastgen_runtime.response_head import ResponseHead
-from fastgen_runtime.step import TokenLogprobs
-from fastgen_runtime.token_text import TokenTexts
-from fastgen_runtime.tools.format import ToolFormat
+from fastgen_runtime.engine.request import FinishReason
+from fastgen_runtime.engine.step import TokenLogprobs
+from fastgen_runtime.front.answer import Delta, PromptEcho, Usage
+from fastgen_runtime.protocols.asked import Told
+from fastgen_runtime.protocols.chat_format import ChatWriter
+from fastgen_runtime.protocols.completion_format import CompletionWriter
+from fastgen_runtime.protocols.openai_tools import ToolUse
+from fastgen_runtime.protocols.response_head import ResponseHead
+from fastgen_runtime.text.token_text import TokenTexts
+from fastgen_runtime.text.tools.format import ToolFormat
 
 HEAD = ResponseHead("id", "m", 1)
 USAGE = Usage(3, 2, 1)

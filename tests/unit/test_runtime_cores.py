@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fastgen_runtime import cores
+from fastgen_runtime.engine import cores
 
 UNLIMITED_V1 = "9223372036854771712\n"
 

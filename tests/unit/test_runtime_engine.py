@@ -6,10 +6,10 @@ import pytest
 from toy_model import ToyCache, alone, request
 
 from fastgen_api.spec import BudgetMode
-from fastgen_runtime.budget import Pace
-from fastgen_runtime.engine import Engine
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.step import ChunkResult, Step
+from fastgen_runtime.engine.budget import Pace
+from fastgen_runtime.engine.engine import Engine
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.step import ChunkResult, Step
 
 
 class ToyRunner:

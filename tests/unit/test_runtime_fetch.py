@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime import smollm2
-from fastgen_runtime.fetch import SMOLLM2, ModelSourceError, fetch, model_name
+from fastgen_runtime.sources import smollm2
+from fastgen_runtime.sources.fetch import SMOLLM2, ModelSourceError, fetch, model_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -8,18 +8,18 @@ from message_engine import Engine, settle, token
 
 from fastgen_api.names import Outcome
 from fastgen_api.spec import SLO, TimePerOutputToken, TokenGap
-from fastgen_runtime.answer import Usage
-from fastgen_runtime.channel import Ready, SetPace
-from fastgen_runtime.generation import ErrorKind, RequestError, TextPrompt
-from fastgen_runtime.goodness import End
-from fastgen_runtime.request import (
+from fastgen_runtime.engine.channel import Ready, SetPace
+from fastgen_runtime.engine.request import (
     FinishReason,
     Grammar,
     GrammarKind,
     RefusalKind,
     Started,
 )
-from fastgen_runtime.step import TokenLogprobs
+from fastgen_runtime.engine.step import TokenLogprobs
+from fastgen_runtime.front.answer import Usage
+from fastgen_runtime.front.generation import ErrorKind, RequestError, TextPrompt
+from fastgen_runtime.front.goodness import End
 
 PACE = SLO(
     time_per_output_token=TimePerOutputToken(milliseconds=50),

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from fastgen_runtime.admission import choice_seed, new_request, requests_of_choices
-from fastgen_runtime.checkpoint import GenerationDefaults
-from fastgen_runtime.generation import (
+from fastgen_runtime.engine.request import Grammar, GrammarKind
+from fastgen_runtime.engine.step import Sampling
+from fastgen_runtime.front.admission import choice_seed, new_request, requests_of_choices
+from fastgen_runtime.front.generation import (
     MAX_LOGIT_BIASES,
     MAX_STOP_TOKEN_IDS,
     ChatMessage,
@@ -20,8 +21,7 @@ from fastgen_runtime.generation import (
     Tool,
     check,
 )
-from fastgen_runtime.request import Grammar, GrammarKind
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.models.checkpoint import GenerationDefaults
 
 VOCABULARY = 1000
 ASKED = Generation(TextPrompt("x"))

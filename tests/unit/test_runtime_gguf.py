@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.model_config import RopeKind, RopeScaling
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.models.model_config import RopeKind, RopeScaling
 from fastgen_runtime.startup_error import ModelError
 
 

@@ -9,8 +9,8 @@ from tokenizers.models import BPE
 from transformers import Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from fastgen_runtime.gguf_file import read_gguf
-from fastgen_runtime.tokenizer import tokenizer_from_gguf
+from fastgen_runtime.models.gguf_file import read_gguf
+from fastgen_runtime.text.tokenizer import tokenizer_from_gguf
 
 TEXTS = [
     "Hello, world!",

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fastgen_api.names import Outcome, Target
 from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken, TokenGap
-from fastgen_runtime.channel import Report
-from fastgen_runtime.engine import Load
-from fastgen_runtime.goodness import (
+from fastgen_runtime.engine.channel import Report
+from fastgen_runtime.engine.engine import Load
+from fastgen_runtime.front.goodness import (
     End,
     Timings,
     TokenTimes,
@@ -19,8 +19,8 @@ from fastgen_runtime.goodness import (
     classify,
     is_counted_by_balancer,
 )
-from fastgen_runtime.metrics import Metrics, Rate, with_target
-from fastgen_runtime.slo_file import read_slo
+from fastgen_runtime.front.metrics import Metrics, Rate, with_target
+from fastgen_runtime.front.slo_file import read_slo
 from fastgen_runtime.startup_error import StartupError
 
 SLO_OF_ALL = SLO(

@@ -9,16 +9,16 @@ import pytest
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from fastgen_runtime.grammar import (
+from fastgen_runtime.engine.grammar import (
     MAX_GRAMMAR_CHARACTERS,
     GrammarCompiler,
     GrammarConstraint,
     GrammarError,
     check_grammar,
 )
-from fastgen_runtime.grammar_queue import GrammarQueue
-from fastgen_runtime.request import Grammar, GrammarKind, NewRequest, Refusal, RefusalKind
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.engine.grammar_queue import GrammarQueue
+from fastgen_runtime.engine.request import Grammar, GrammarKind, NewRequest, Refusal, RefusalKind
+from fastgen_runtime.engine.step import Sampling
 
 JSON, REGEX, LARK = GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.LARK
 WORDS = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "abc", "<end>", "<stop>"]

@@ -6,8 +6,10 @@ import pytest
 from google.protobuf import json_format
 
 from fastgen_api.v1 import inference_pb2
-from fastgen_runtime.answer import Delta, PromptEcho, Usage
-from fastgen_runtime.generation import (
+from fastgen_runtime.engine.request import FinishReason, Grammar, GrammarKind
+from fastgen_runtime.engine.step import TokenLogprobs
+from fastgen_runtime.front.answer import Delta, PromptEcho, Usage
+from fastgen_runtime.front.generation import (
     ChatMessage,
     ChatPrompt,
     Generation,
@@ -18,9 +20,7 @@ from fastgen_runtime.generation import (
     ToolCall,
     check,
 )
-from fastgen_runtime.grpc_generation import generation_of, response_of
-from fastgen_runtime.request import FinishReason, Grammar, GrammarKind
-from fastgen_runtime.step import TokenLogprobs
+from fastgen_runtime.protocols.grpc_generation import generation_of, response_of
 
 Request = inference_pb2.GenerateRequest
 

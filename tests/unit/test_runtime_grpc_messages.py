@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fastgen_api.v1 import inference_pb2
-from fastgen_runtime.generation import ErrorKind, RequestError
-from fastgen_runtime.grpc_messages import Unreadable, first_message, reader
+from fastgen_runtime.front.generation import ErrorKind, RequestError
+from fastgen_runtime.protocols.grpc_messages import Unreadable, first_message, reader
 
 read = reader(inference_pb2.GenerateRequest)
 Messages = AsyncIterator[inference_pb2.GenerateRequest | Unreadable]

@@ -3,8 +3,8 @@
 import pytest
 
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
-from fastgen_runtime.admission import max_body_bytes
-from fastgen_runtime.grpc_server import MAX_PROXIED_BYTES, max_message_bytes
+from fastgen_runtime.front.admission import max_body_bytes
+from fastgen_runtime.protocols.grpc_server import MAX_PROXIED_BYTES, max_message_bytes
 
 
 @pytest.mark.parametrize("max_length", [1, 1024, 8192, 1 << 20])

@@ -10,8 +10,8 @@ from checkpoint_files import CONFIG, failure, write_folder, write_gguf
 from safetensors.numpy import save_file
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.checkpoint import GenerationDefaults, open_checkpoint
-from fastgen_runtime.model_config import RopeKind, RopeScaling
+from fastgen_runtime.models.checkpoint import GenerationDefaults, open_checkpoint
+from fastgen_runtime.models.model_config import RopeKind, RopeScaling
 
 
 def test_folder(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from huggingface_hub import constants
 from tiny_model import write_tiny_model
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.download_log import download_log
-from fastgen_runtime.fetch import fetch, model_name
-from fastgen_runtime.hub import check_room, choose_gguf, choose_weights
-from fastgen_runtime.hub_source import HubModel, parse_hub_source
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.sources.download_log import download_log
+from fastgen_runtime.sources.fetch import fetch, model_name
+from fastgen_runtime.sources.hub import check_room, choose_gguf, choose_weights
+from fastgen_runtime.sources.hub_source import HubModel, parse_hub_source
 from fastgen_runtime.startup_error import ModelError
 
 SOURCE = "hf://test/tiny"
@@ -258,7 +258,9 @@ def run(code: str, **environment: str) -> str:
 
 
 def test_the_environment_moves_hub_and_cache(hub: HubServer, tmp_path: Path) -> None:
-    code = "import sys; from fastgen_runtime.fetch import fetch; before = set(sys.modules)\n"
+    code = (
+        "import sys; from fastgen_runtime.sources.fetch import fetch; before = set(sys.modules)\n"
+    )
     code += f"path = fetch({SOURCE!r})\n"
     code += "print(path, 'torch' in sys.modules, 'huggingface_hub' in before)"
     home = tmp_path / "home"
@@ -273,6 +275,6 @@ def test_a_saved_token_is_not_sent(hub: HubServer, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "token").write_text(TOKEN)
-    code = "from fastgen_runtime.fetch import fetch\n"
+    code = "from fastgen_runtime.sources.fetch import fetch\n"
     code += f"try:\n    fetch({SOURCE!r})\nexcept Exception as error:\n    print(error)"
     assert "is gated" in run(code, HF_ENDPOINT=hub.url, HF_HOME=str(home))

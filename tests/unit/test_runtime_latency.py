@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_machine import CPU_LIKE, GPU_LIKE, Machine
 
-from fastgen_runtime.latency import LatencyModel, StepCost, StepShape, shape_of, shape_of_chunks
-from fastgen_runtime.step import Chunk, Step
+from fastgen_runtime.engine.latency import (
+    LatencyModel,
+    StepCost,
+    StepShape,
+    shape_of,
+    shape_of_chunks,
+)
+from fastgen_runtime.engine.step import Chunk, Step
 
 
 def decodes(count: int, context: int = 300) -> StepShape:

@@ -13,11 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fastgen_api.names import Outcome
 from fastgen_api.spec import SLO
-from fastgen_runtime.finished import FinishedRequest
-from fastgen_runtime.goodness import End
-from fastgen_runtime.metrics import Metrics
-from fastgen_runtime.request_log import log_request
-from fastgen_runtime.tracing import start_tracing
+from fastgen_runtime.front.finished import FinishedRequest
+from fastgen_runtime.front.goodness import End
+from fastgen_runtime.front.metrics import Metrics
+from fastgen_runtime.front.request_log import log_request
+from fastgen_runtime.front.tracing import start_tracing
 
 DONE = FinishedRequest(
     request_id="r-1", protocol="http", model="llama", end=End.COMPLETED, outcome=Outcome.GOOD,
@@ -158,7 +158,7 @@ def test_without_a_collector_nothing_of_opentelemetry_is_loaded(
     environment: dict[str, str],
 ) -> None:
     program = (
-        "import json, sys; from fastgen_runtime.tracing import start_tracing; "
+        "import json, sys; from fastgen_runtime.front.tracing import start_tracing; "
         "assert start_tracing(json.loads(sys.argv[1]), 'pod', '', '') is None; "
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )

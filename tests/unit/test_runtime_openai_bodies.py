@@ -17,8 +17,8 @@ from openai_bodies import (
 )
 
 from fastgen_api.names import is_request_id
-from fastgen_runtime.asked import Origin
-from fastgen_runtime.generation import (
+from fastgen_runtime.engine.request import Grammar, GrammarKind
+from fastgen_runtime.front.generation import (
     ChatMessage,
     ChatPrompt,
     ErrorKind,
@@ -28,10 +28,10 @@ from fastgen_runtime.generation import (
     ToolCall,
     waited_seconds,
 )
-from fastgen_runtime.openai_chat import read_chat
-from fastgen_runtime.openai_completion import read_completion
-from fastgen_runtime.request import Grammar, GrammarKind
-from fastgen_runtime.tools.format import ModelTools
+from fastgen_runtime.protocols.asked import Origin
+from fastgen_runtime.protocols.openai_chat import read_chat
+from fastgen_runtime.protocols.openai_completion import read_completion
+from fastgen_runtime.text.tools.format import ModelTools
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from openai.resources.chat.completions import Completions as ChatCompletions
 from openai.resources.completions import Completions
 
-from fastgen_runtime.asked import Asked, Origin
-from fastgen_runtime.generation import ChatPrompt, RequestError
-from fastgen_runtime.openai_chat import read_chat
-from fastgen_runtime.openai_completion import read_completion
-from fastgen_runtime.openai_fields import WITHOUT_EFFECT
-from fastgen_runtime.tools.format import ModelTools, ToolFormat
+from fastgen_runtime.front.generation import ChatPrompt, RequestError
+from fastgen_runtime.protocols.asked import Asked, Origin
+from fastgen_runtime.protocols.openai_chat import read_chat
+from fastgen_runtime.protocols.openai_completion import read_completion
+from fastgen_runtime.protocols.openai_fields import WITHOUT_EFFECT
+from fastgen_runtime.text.tools.format import ModelTools, ToolFormat
 
 HERMES = ModelTools(ToolFormat.HERMES, "", lambda text: None, frozenset())
 OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from openai_bodies import BROKEN_CALL, CALL, TOOL, chat
 
-from fastgen_runtime.generation import (
+from fastgen_runtime.front.generation import (
     ErrorKind,
     RequestError,
 )

@@ -17,11 +17,11 @@ from tiny_model import CONFIG, tensor_shapes, write_tiny_model
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType
-from fastgen_runtime import cores
-from fastgen_runtime.architectures import config_from_hf
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.preflight import Demand, Offer, plan_memory, preflight
-from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine import cores
+from fastgen_runtime.models.architectures import config_from_hf
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.models.preflight import Demand, Offer, plan_memory, preflight
 from fastgen_runtime.startup_error import StartupError
 
 GIB = 1 << 30
@@ -127,7 +127,7 @@ def test_a_model_too_large_is_refused_unread(
 ) -> None:
     folder = write_hollow_model(tmp_path / "huge", LLAMA_8B)
     monkeypatch.setattr(cores, "memory_limit_bytes", lambda: 4 * GIB)
-    monkeypatch.setattr("fastgen_runtime.loading.load_weights", pytest.fail)
+    monkeypatch.setattr("fastgen_runtime.device.loading.load_weights", pytest.fail)
     with pytest.raises(StartupError, match="weights 15317 MiB as BFloat16"):
         Runner.load(open_checkpoint(folder), RunnerConfig(dtype=DType.BFLOAT16))
     assert (folder / "model.safetensors").stat().st_blocks * 512 < 1 << 20
@@ -137,8 +137,8 @@ LOAD = """
 import json, logging, sys, threading
 from pathlib import Path
 from fastgen_api.spec import DType
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.runner import Runner, RunnerConfig
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.device.runner import Runner, RunnerConfig
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from fastgen_runtime.admission import check_size
-from fastgen_runtime.checkpoint import Checkpoint, open_checkpoint
-from fastgen_runtime.generation import (
+from fastgen_runtime.front.admission import check_size
+from fastgen_runtime.front.generation import (
     ChatMessage,
     ChatPrompt,
     ErrorKind,
@@ -20,8 +19,9 @@ from fastgen_runtime.generation import (
     RequestError,
     TextPrompt,
 )
-from fastgen_runtime.prompt import PromptEncoder
-from fastgen_runtime.text_bound import text_bound
+from fastgen_runtime.front.prompt import PromptEncoder
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
+from fastgen_runtime.text.text_bound import text_bound
 
 BIG = "word 42, naïve 👩‍👩‍👧 \n" * 16_000
 """Some 500 kB, which take the tokenizer a good part of a second."""

@@ -11,15 +11,15 @@ from tiny_model import CONFIG, tensor_shapes, write_tiny_model
 
 from fastgen_api.spec import DType
 from fastgen_kernels.ragged import RaggedBatch
-from fastgen_runtime import cores
-from fastgen_runtime.architectures import config_from_hf
-from fastgen_runtime.capacity import weight_bytes
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.loading import Loader
-from fastgen_runtime.preflight import Demand, Offer, plan_memory, preflight
-from fastgen_runtime.rank_channel import Begin, Connection, Failed, Forward
-from fastgen_runtime.runner_config import RunnerConfig
-from fastgen_runtime.shard import Shard, check_size
+from fastgen_runtime.device.loading import Loader
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.rank_channel import Begin, Connection, Failed, Forward
+from fastgen_runtime.engine.runner_config import RunnerConfig
+from fastgen_runtime.models.architectures import config_from_hf
+from fastgen_runtime.models.capacity import weight_bytes
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.models.preflight import Demand, Offer, plan_memory, preflight
+from fastgen_runtime.models.shard import Shard, check_size
 from fastgen_runtime.startup_error import StartupError
 
 GIB = 1 << 30

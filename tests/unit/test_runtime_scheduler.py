@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 from toy_model import EOS, ToyCache, advance, alone, drive, pieces, request
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.budget import Budget
-from fastgen_runtime.outlook import LengthHistory
-from fastgen_runtime.plan import Limits, schedule
-from fastgen_runtime.request import FinishReason, NewRequest, NewToken, RefusalKind, Request
-from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import Sampling, TokenMask
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.budget import Budget
+from fastgen_runtime.engine.outlook import LengthHistory
+from fastgen_runtime.engine.plan import Limits, schedule
+from fastgen_runtime.engine.request import FinishReason, NewRequest, NewToken, RefusalKind, Request
+from fastgen_runtime.engine.scheduler import Scheduler
+from fastgen_runtime.engine.step import Sampling, TokenMask
 
 
 def scheduler_of(blocks: int, budget: int, running: int = 8) -> Scheduler:

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from toy_model import EOS, ToyCache, advance, alone, drive, request
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest, NewToken, RefusalKind
-from fastgen_runtime.scheduler import Scheduler
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest, NewToken, RefusalKind
+from fastgen_runtime.engine.scheduler import Scheduler
 
 CACHING = pytest.mark.parametrize("caching", [True, False])
 

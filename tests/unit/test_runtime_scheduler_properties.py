@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_model import EOS, VOCABULARY, ToyCache, alone, prompt_logprobs_alone
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.budget import Pace, choose_budget
-from fastgen_runtime.latency import StepCost
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import FinishReason, NewRequest, NewToken, RefusalKind, Request
-from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.budget import Pace, choose_budget
+from fastgen_runtime.engine.latency import StepCost
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import FinishReason, NewRequest, NewToken, RefusalKind, Request
+from fastgen_runtime.engine.scheduler import Scheduler
+from fastgen_runtime.engine.step import Sampling
 
 COST = StepCost(base=0.1, per_token=0.01, per_attended=0.0001, per_request=0.01, caution=1.1)
 BASES = [[(i * k + k) % VOCABULARY for i in range(40)] for k in (3, 5, 11)]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from toy_model import ToyCache, advance, alone, drive, pieces, prompt_logprobs_alone, request
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.budget import Budget
-from fastgen_runtime.plan import Limits
-from fastgen_runtime.request import NewRequest, NewToken
-from fastgen_runtime.scheduler import Scheduler
-from fastgen_runtime.step import Sampling
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.budget import Budget
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest, NewToken
+from fastgen_runtime.engine.scheduler import Scheduler
+from fastgen_runtime.engine.step import Sampling
 
 SYSTEM = list(range(1, 13))
 """A system prompt of three blocks."""

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from toy_model import ToyCache, advance, drive, request
 
-from fastgen_runtime.blocks import BlockPool
-from fastgen_runtime.budget import Budget
-from fastgen_runtime.outlook import LengthHistory
-from fastgen_runtime.plan import Limits, schedule
-from fastgen_runtime.request import Request
-from fastgen_runtime.scheduler import Scheduler
+from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.budget import Budget
+from fastgen_runtime.engine.outlook import LengthHistory
+from fastgen_runtime.engine.plan import Limits, schedule
+from fastgen_runtime.engine.request import Request
+from fastgen_runtime.engine.scheduler import Scheduler
 
 
 def scheduler_of(blocks: int) -> Scheduler:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastgen_runtime.stop import StopStrings
+from fastgen_runtime.front.stop import StopStrings
 
 
 def stopped(stops: list[str], pieces: list[str]) -> tuple[str, str | None]:

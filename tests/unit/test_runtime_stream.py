@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastgen_runtime.answer import Answer, Delta, PromptEcho, Usage
-from fastgen_runtime.checkpoint import open_checkpoint
-from fastgen_runtime.detokenizer import Vocabulary
-from fastgen_runtime.fetch import SMOLLM2, fetch
-from fastgen_runtime.generation import ErrorKind, RequestError
-from fastgen_runtime.goodness import Timings, TokenTimes
-from fastgen_runtime.request import FinishReason, NewToken, Started
-from fastgen_runtime.step import TokenLogprobs
-from fastgen_runtime.stream import Choice, Stream
+from fastgen_runtime.engine.request import FinishReason, NewToken, Started
+from fastgen_runtime.engine.step import TokenLogprobs
+from fastgen_runtime.front.answer import Answer, Delta, PromptEcho, Usage
+from fastgen_runtime.front.generation import ErrorKind, RequestError
+from fastgen_runtime.front.goodness import Timings, TokenTimes
+from fastgen_runtime.front.stream import Choice, Stream
+from fastgen_runtime.models.checkpoint import open_checkpoint
+from fastgen_runtime.sources.fetch import SMOLLM2, fetch
+from fastgen_runtime.text.detokenizer import Vocabulary
 
 PROMPT_LOGPROBS = (TokenLogprobs(2, -1.0, 4),)
 BROKEN = RequestError(ErrorKind.UNAVAILABLE, "the engine is gone")

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from fastgen_runtime.detokenizer import BYTE_OF_CHARACTER
-from fastgen_runtime.generation import Tool
-from fastgen_runtime.grammar import GrammarCompiler, check_grammar
-from fastgen_runtime.request import Grammar, GrammarKind
-from fastgen_runtime.tools.format import ToolFormat
-from fastgen_runtime.tools.grammar import call_grammar
-from fastgen_runtime.tools.source import Arguments, CallStart, Text
+from fastgen_runtime.engine.grammar import GrammarCompiler, check_grammar
+from fastgen_runtime.engine.request import Grammar, GrammarKind
+from fastgen_runtime.front.generation import Tool
+from fastgen_runtime.text.detokenizer import BYTE_OF_CHARACTER
+from fastgen_runtime.text.tools.format import ToolFormat
+from fastgen_runtime.text.tools.grammar import call_grammar
+from fastgen_runtime.text.tools.source import Arguments, CallStart, Text
 
 ANSWER = '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
 TOOLS = [

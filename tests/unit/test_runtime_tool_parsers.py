@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastgen_runtime.tools.format import ModelTools, ToolFormat, find_format
-from fastgen_runtime.tools.source import Arguments, CallStart, Text, ToolEvent
+from fastgen_runtime.text.tools.format import ModelTools, ToolFormat, find_format
+from fastgen_runtime.text.tools.source import Arguments, CallStart, Text, ToolEvent
 
 NAMES = frozenset({"get_weather", "add"})
 WEATHER = ("get_weather", {"city": 'Pa"ris\\', "days": [1, {"a": "}"}]})

@@ -1,0 +1,1 @@
+"""What computes steps, and the only place where torch is imported."""

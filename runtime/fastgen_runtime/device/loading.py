@@ -1,0 +1,119 @@
+"""Loads a rank's part of a model, and reserves its part of the cache."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from fastgen_api.spec import DType
+from fastgen_kernels.dispatch import Device, kernels_for
+from fastgen_kernels.torch_twins.linear import can_pack
+from fastgen_runtime.device.model import Model
+from fastgen_runtime.device.weights import load_weights
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.runner_config import RunnerConfig
+from fastgen_runtime.models.capacity import (
+    activation_bytes,
+    block_bytes,
+    cache_bytes,
+    model_length,
+    num_blocks_for,
+    resolve_dtype,
+)
+from fastgen_runtime.models.checkpoint import Checkpoint
+from fastgen_runtime.models.preflight import Demand, Offer, offer_now, preflight
+from fastgen_runtime.models.shard import Shard, check_size
+
+_DTYPES: Final = {
+    DType.FLOAT32: torch.float32,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.FLOAT16: torch.float16,
+}
+
+
+class Loader:
+    """Knows what a rank needs of a checkpoint. model_config: the rank's part of the model's."""
+
+    def __init__(self, checkpoint: Checkpoint, config: RunnerConfig, rank: int = 0) -> None:
+        """Raises StartupError when the model cannot be split so, or is not that long."""
+        check_size(checkpoint.config, config.tensor_parallel_size, "tensor_parallel_size")
+        ranks = config.tensor_parallel_size
+        # CPUs' ranks share the machine's cores.
+        torch.set_num_threads(config.threads or max(1, cores.available_threads() // ranks))
+        self.kernels = kernels_for(Device("cpu"))
+        self.device = torch.device("cpu")
+        self._whole = checkpoint.config
+        self._shard = Shard(rank, ranks)
+        self.model_config = self._shard.config(checkpoint.config)
+        self._config = config
+        self._length = model_length(checkpoint.config, config.max_model_length)
+        self._resolved = resolve_dtype(config.dtype, cores.cpu_flags())
+        self._dtype = _DTYPES[self._resolved]
+        self._tensors = checkpoint.tensors()
+
+    def preflight(self) -> None:
+        """For all ranks, before any of them loads; raises StartupError when they do not fit."""
+        config = self._config
+        demand = Demand(
+            dtype=self._resolved,
+            packs=can_pack(torch.empty(0, dtype=self._dtype, device=self.device)),
+            longest=self._length,
+            block_size=config.block_size,
+            max_tokens=config.max_step_tokens,
+            most_requests=config.max_concurrent_requests,
+            ranks=self._shard.size,
+        )
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        offer = offer_now(config.memory_percent).share(self._shard.size)
+        preflight(self.model_config, shapes, demand, offer)
+
+    def model(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Model:
+        """Reads the weights; raises StartupError. add_up: see `Model`."""
+        with torch.no_grad():
+            weights = load_weights(
+                self._whole, self._tensors, self.kernels, self._dtype, self.device, self._shard
+            )
+            if add_up is None:
+                return Model(self.model_config, weights, self.kernels, self._length)
+            return Model(self.model_config, weights, self.kernels, self._length, add_up)
+
+    def num_blocks(self, residents: Sequence[int]) -> int:
+        """Blocks that each rank has memory for, now that all have loaded their weights.
+
+        residents: bytes that each rank holds. Raises StartupError.
+        """
+        config, most = self._config, max(residents)
+        offer = Offer(
+            cores.memory_limit_bytes(),
+            cores.memory_available_bytes() + sum(residents) - most,
+            most,
+            config.memory_percent,
+        ).share(len(residents))
+        item = self._dtype.itemsize
+        available = cache_bytes(
+            offer.limit_bytes,
+            offer.available_bytes,
+            offer.resident_bytes,
+            offer.memory_percent,
+            activation_bytes(
+                self.model_config, config.max_step_tokens, config.max_concurrent_requests, item
+            ),
+        )
+        return num_blocks_for(
+            available,
+            block_bytes(self.model_config, config.block_size, item),
+            config.block_size,
+            self._length,
+            config.max_concurrent_requests,
+        )
+
+    def cache(self, num_blocks: int) -> Tensor:
+        """[layers, 2, blocks, block size, kv heads, D], for this rank's heads."""
+        model = self.model_config
+        shape = (
+            model.num_layers, 2, num_blocks, self._config.block_size,
+            model.num_kv_heads, model.head_dim,
+        )  # fmt: skip
+        # Not zeroed: pages that no request has used yet cost no memory.
+        return torch.empty(shape, dtype=self._dtype, device=self.device)

@@ -1,0 +1,132 @@
+"""Hands out a checkpoint's tensors by name, and remembers which nobody has asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastgen_kernels.dispatch import Kernels
+from fastgen_kernels.torch_twins.linear import Linear
+from fastgen_runtime.device.tensor_reader import Rows, Selection, read_joined
+from fastgen_runtime.models.hf_folder import StoredTensor
+from fastgen_runtime.models.model_config import invalid
+from fastgen_runtime.models.tensor_names import TensorNames
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """`rows` of a stored linear layer that has `outputs` of them; None: all."""
+
+    name: str
+    outputs: int
+    rows: Rows | None = None
+
+
+class WeightReader:
+    """base, head: names before the decoder's tensors and of its output layer, in this file."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, StoredTensor],
+        names: TensorNames,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._tensors = tensors
+        self._kernels = kernels
+        self._dtype = dtype
+        self._device = device
+        self.base, self.head = _prefixes(tensors, names)
+        self.unread = {name for name in tensors if not name.endswith(names.ignored)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A whole tensor; raises ModelError, also for another shape."""
+        return self._read([Selection(self._stored(name, shape))])
+
+    def ones(self, shape: tuple[int, ...]) -> Tensor:
+        """What stands for the weights of a norm that has none."""
+        return torch.ones(shape, dtype=self._dtype, device=self._device)
+
+    def linear(
+        self,
+        parts: Sequence[Part],
+        inputs: int,
+        *,
+        bias: bool = False,
+        columns: range | None = None,
+        add_bias: bool = True,
+    ) -> Linear:
+        """One layer of the parts, their outputs side by side; raises ModelError.
+
+        columns: the inputs that are ours, where other ranks have the rest. add_bias: false leaves
+        a stored bias out, since one of those ranks adds it.
+        """
+        weights = [
+            Selection(
+                self._stored(f"{part.name}.weight", (part.outputs, inputs)), part.rows, columns
+            )
+            for part in parts
+        ]
+        biases = [
+            Selection(self._stored(f"{part.name}.bias", (part.outputs,)), part.rows)
+            for part in parts
+            if bias
+        ]
+        return self._kernels.pack_linear(
+            self._read(weights), self._read(biases) if biases and add_bias else None
+        )
+
+    def stacked(
+        self,
+        name: str,
+        shape: tuple[int, int, int],
+        rows: Rows | None = None,
+        columns: range | None = None,
+    ) -> list[Linear]:
+        """A layer for each matrix in a tensor, of these rows and columns of it."""
+        stored = self._stored(name, shape)
+        return [
+            self._kernels.pack_linear(self._read([Selection(matrix, rows, columns)]), None)
+            for matrix in _matrices(stored)
+        ]
+
+    def _stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        stored = self._tensors.get(name)
+        if stored is None:
+            raise invalid(f"the checkpoint has no tensor {name}")
+        if stored.shape != shape:
+            raise invalid(
+                f"tensor {name} has the shape {list(stored.shape)}; "
+                f"the configuration says {list(shape)}"
+            )
+        self.unread.discard(name)
+        return stored
+
+    def _read(self, parts: Sequence[Selection]) -> Tensor:
+        return read_joined(parts, self._dtype, self._device)
+
+
+def _matrices(stored: StoredTensor) -> list[StoredTensor]:
+    shape, mapped = stored.shape[1:], stored.mapped
+    if mapped is not None:
+        return [
+            StoredTensor(shape, stored.read, replace(mapped, values=matrix))
+            for matrix in mapped.values
+        ]
+    return [StoredTensor(shape, partial(np.asarray, matrix)) for matrix in stored.read()]
+
+
+def _prefixes(tensors: Mapping[str, StoredTensor], names: TensorNames) -> tuple[str, str]:
+    """Files of the decoder alone leave its prefix out, others put one more before it."""
+    embedding = f"{names.embedding}.weight"
+    found = [name for name in tensors if name == embedding or name.endswith(f".{embedding}")]
+    base = found[0].removesuffix(embedding) if len(found) == 1 else names.base
+    outer = base.removesuffix(names.base) if base.endswith(names.base) else ""
+    return base, outer + names.head

@@ -1,0 +1,1 @@
+"""Requests, blocks and budgets: what the next step computes."""

@@ -1,0 +1,103 @@
+"""How much a step may hold, so that running streams keep their pace."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fastgen_api.spec import BudgetMode, most_step_tokens
+from fastgen_runtime.engine.latency import StepCost
+from fastgen_runtime.engine.request import Request
+
+_CATCH_UP: Final = 0.5
+"""Share of its pace in which a late stream gets its next token: so it catches up, and the prompts
+of others, who are not late yet, still get on."""
+_LONGEST_STEP: Final = 2.0
+"""Without a target for single gaps, steps take no more than so many paces: what streams have saved
+up is spent over several steps, not in one freeze."""
+_WORTHWHILE: Final = 20.0
+"""While nobody waits for the step's end it still takes no more than so many times its fixed part:
+growing further would save a twentieth at most, and whoever comes meanwhile waits."""
+_USUAL_TOKENS: Final = most_step_tokens(BudgetMode.FIXED, None)
+_UNKNOWN: Final = StepCost(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast running streams must stay; None: as fast as may be.
+
+    seconds_per_token: of a stream's tokens after the first, on average. longest_gap_seconds:
+    between any two of them.
+    """
+
+    seconds_per_token: float | None = None
+    longest_gap_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one step may hold.
+
+    tokens: at most. seconds: how long it may take by `cost`; None: as long as it takes.
+    least_prompt_tokens: so many of prompts it may hold however long they take. Each request that
+    owes one token gets it, whatever the time.
+    """
+
+    tokens: int
+    seconds: float | None = None
+    cost: StepCost = _UNKNOWN
+    least_prompt_tokens: int = 0
+
+
+def choose_budget(
+    most_tokens: int,
+    block_size: int,
+    running: Sequence[Request],
+    pace: Pace,
+    cost: StepCost | None,
+    now: float,
+) -> Budget:
+    """The largest step that keeps every running stream inside its targets.
+
+    A block's worth of prompts is always in it; while steps' cost is unknown, no more. Streams
+    without a target get SplitFuse's constant. Without streams prompts get at least that, and up to
+    `most_tokens` as long as larger steps save time.
+    """
+    seconds = allowed_seconds(running, pace, now)
+    if seconds is None:
+        usual = min(most_tokens, max(_USUAL_TOKENS, len(running)))
+        if cost is None or any(_is_stream(request) for request in running):
+            return Budget(usual)
+        return Budget(most_tokens, _WORTHWHILE * cost.base, cost, usual)
+    if cost is None:
+        return Budget(most_tokens, 0.0, _UNKNOWN, block_size)
+    return Budget(most_tokens, seconds / cost.caution, cost, block_size)
+
+
+def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float | None:
+    """How long the next step may take; None when no stream runs or none has a target.
+
+    A stream's token number k (from 0) is due k paces after its first one, so tokens that came
+    early give later ones more time (QoServe, arXiv 2503.22562). Requests that compute their
+    tokens again after a preemption are no streams until they have: they need large steps.
+    """
+    target, gap = pace.seconds_per_token, pace.longest_gap_seconds
+    if target is None and gap is None:
+        return None
+    is_any = False
+    seconds = float("inf") if target is None else _LONGEST_STEP * target
+    if gap is not None:
+        seconds = gap
+    for request in running:
+        first = request.first_token_at
+        if first is None or not _is_stream(request):
+            continue
+        is_any = True
+        if target is not None:
+            slack = first + request.num_output_tokens * target - now
+            seconds = min(seconds, slack if slack >= 0 else _CATCH_UP * target)
+    return seconds if is_any else None
+
+
+def _is_stream(request: Request) -> bool:
+    """Whether somebody waits for its next token, and it owes no more than that."""
+    return request.first_token_at is not None and request.num_owed == 1

@@ -1,0 +1,118 @@
+"""How long answers will become, and how many blocks they will hold together at most."""
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from fastgen_runtime.engine.blocks import blocks_for
+from fastgen_runtime.engine.request import Request
+
+_WINDOW: Final = 512
+_FEWEST: Final = 32
+"""Answers that must have ended before their lengths say something about the next ones."""
+_QUANTILE: Final = 0.8
+"""Not the mean: half of the answers are longer than that, and each of them needs its blocks."""
+
+
+class LengthHistory:
+    """The output lengths of the requests that ended last.
+
+    Past-Future scheduling (Gong et al., arXiv 2507.10150): what has ended tells how much longer
+    those go on that have come as far.
+    """
+
+    __slots__ = ("_first_guess", "_last", "_sorted")
+
+    def __init__(self, first_guess: int) -> None:
+        """first_guess: how long an answer is taken to become before there are enough of them."""
+        self._first_guess = first_guess
+        self._last: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def note(self, num_output_tokens: int) -> None:
+        """A request has ended."""
+        if len(self._last) == _WINDOW:
+            oldest = self._last.popleft()
+            del self._sorted[bisect_right(self._sorted, oldest) - 1]
+        self._last.append(num_output_tokens)
+        insort(self._sorted, num_output_tokens)
+
+    def expected_remaining(self, request: Request) -> int:
+        """Output tokens still to come; as many again once none was as long. At least 1."""
+        done = request.num_output_tokens
+        return min(request.new.max_tokens - done, max(self._expected(done) - done, 1))
+
+    def _expected(self, done: int) -> int:
+        longer = self._first_guess
+        if len(self._sorted) >= _FEWEST:
+            first = bisect_right(self._sorted, done)
+            count = len(self._sorted) - first
+            longer = self._sorted[first + int(count * _QUANTILE)] if count else 0
+        return longer if longer > done else 2 * done
+
+
+class Outlook:
+    """The blocks that requests will hold at once, as more of them are let in.
+
+    Blocks that requests took from the prefix cache are counted once, and until all have ended.
+    """
+
+    __slots__ = ("_block_size", "_history", "_prospects", "_shared", "_upper_tokens")
+
+    def __init__(
+        self,
+        requests: Iterable[Request],
+        history: LengthHistory,
+        block_size: int,
+        num_shared: int = 0,
+    ) -> None:
+        """num_shared: how many different blocks the requests took from the cache."""
+        self._history = history
+        self._block_size = block_size
+        self._shared = num_shared
+        self._prospects = sorted(self._prospect(request, request.num_hits) for request in requests)
+        self._upper_tokens = sum(length - ends for ends, length in self._prospects)
+
+    def fits(self, request: Request, num_hits: int, num_new_shared: int, num_blocks: int) -> bool:
+        """Whether the request, too, will find its blocks.
+
+        num_hits: blocks that it takes from the cache, num_new_shared of them as the first one.
+        """
+        prospect = self._prospect(request, num_hits)
+        capacity = (num_blocks - self._shared - num_new_shared) * self._block_size
+        # No more than if all ended at once; mostly this is all that has to be known.
+        if self._upper_tokens + prospect[1] - prospect[0] <= capacity:
+            return True
+        insort(self._prospects, prospect)
+        peak = peak_tokens(self._prospects)
+        self._prospects.remove(prospect)
+        return peak <= capacity
+
+    def add(self, request: Request, num_hits: int, num_new_shared: int) -> None:
+        """The request is let in."""
+        prospect = self._prospect(request, num_hits)
+        insort(self._prospects, prospect)
+        self._upper_tokens += prospect[1] - prospect[0]
+        self._shared += num_new_shared
+
+    def peak_blocks(self) -> int:
+        """Most blocks that the requests hold at once if each ends when expected; never too few."""
+        return self._shared + blocks_for(peak_tokens(self._prospects), self._block_size)
+
+    def _prospect(self, request: Request, num_hits: int) -> tuple[int, int]:
+        # The last block of each is taken to hold one token only.
+        own = len(request.token_ids) - num_hits * self._block_size + self._block_size - 1
+        return -self._history.expected_remaining(request), own
+
+
+def peak_tokens(prospects: Iterable[tuple[int, int]]) -> int:
+    """Most tokens held at once; `prospects`: (- remaining, length), in order.
+
+    The peak is at the end of one request, when all that end later have grown by as much.
+    """
+    peak = total = 0
+    for count, (ends, length) in enumerate(prospects, start=1):
+        total += length
+        peak = max(peak, total - count * ends)
+    return peak

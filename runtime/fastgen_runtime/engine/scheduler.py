@@ -1,0 +1,273 @@
+"""The requests of an engine: which wait, which run, and the blocks that they hold."""
+
+import heapq
+from bisect import insort
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from fastgen_runtime.engine.blocks import NO_PARENT, BlockPool, blocks_for, chain_start
+from fastgen_runtime.engine.budget import Budget
+from fastgen_runtime.engine.chunk import make_chunk
+from fastgen_runtime.engine.outlook import LengthHistory
+from fastgen_runtime.engine.plan import Admission, Limits, schedule
+from fastgen_runtime.engine.request import (
+    Constraint,
+    FinishReason,
+    NewRequest,
+    NewToken,
+    Refusal,
+    RefusalKind,
+    Request,
+    Started,
+)
+from fastgen_runtime.engine.step import Chunk, ChunkResult, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A step that is to be computed, and what came with it.
+
+    expired: requests whose deadline has passed; they are gone. num_cached_tokens: prompt tokens
+    that its new requests found in the cache. budget_tokens: the most that it could have had.
+    """
+
+    step: Step
+    expired: tuple[str, ...] = ()
+    num_cached_tokens: int = 0
+    budget_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a step brought. Tokens that were computed again after a preemption do not count, nor do
+    prompt tokens that were in the cache."""
+
+    tokens: tuple[NewToken, ...]
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+
+class Scheduler:
+    """Requests and blocks; each request is waiting or running, and only running ones hold blocks.
+
+    `schedule` and `commit` alternate; `add` and `abort` come between a commit and a schedule.
+    """
+
+    def __init__(
+        self, blocks: BlockPool, limits: Limits, eos_token_ids: Collection[int] = ()
+    ) -> None:
+        self.blocks = blocks
+        self.limits = limits
+        self.num_preemptions = 0
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._requests: dict[str, Request] = {}
+        # Both in the order of priority, then of arrival.
+        self._running: list[Request] = []
+        self._waiting: list[Request] = []
+        self._arrivals = 0
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._history = LengthHistory(limits.expected_output_tokens)
+        # How many running requests found each block in the cache.
+        self._hits: Counter[int] = Counter()
+
+    @property
+    def running(self) -> Sequence[Request]:
+        return self._running
+
+    @property
+    def waiting(self) -> Sequence[Request]:
+        return self._waiting
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens that a request may have, prompt and output."""
+        return min(self.limits.max_length, self.blocks.num_blocks * self.blocks.block_size)
+
+    @property
+    def num_owed(self) -> int:
+        """Tokens that all requests still have to compute before their next ones."""
+        return sum(request.num_owed for request in self._requests.values())
+
+    def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
+        """Takes a request, or says why not."""
+        num_prompt = len(new.prompt_token_ids)
+        if new.request_id in self._requests:
+            raise ValueError(f"request {new.request_id} is here already")
+        if num_prompt < 1 or new.max_tokens < 1:
+            raise ValueError("a request has at least one prompt token and one output token")
+        if num_prompt + new.max_tokens > self.max_length:
+            return Refusal(
+                RefusalKind.TOO_LONG,
+                f"{num_prompt} prompt tokens and {new.max_tokens} output tokens are more than "
+                f"the {self.max_length} tokens that a request may have here",
+            )
+        if len(self._requests) >= self.limits.max_running + self.limits.max_waiting:
+            return Refusal(
+                RefusalKind.FULL,
+                f"{len(self._running)} requests run and {len(self._waiting)} wait, "
+                "which is all that this replica takes",
+            )
+        request = Request(new, self._arrivals, constraint, self._chain(new))
+        request.extend_digests(self.blocks.block_size)
+        self._arrivals += 1
+        self._requests[new.request_id] = request
+        insort(self._waiting, request, key=_order)
+        if new.deadline is not None:
+            heapq.heappush(self._deadlines, (new.deadline, request.arrival, request))
+        return None
+
+    def abort(self, request_id: str) -> None:
+        """Forgets a request and frees its blocks; an unknown one has ended already."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._forget(request)
+
+    def schedule(self, now: float, budget: Budget | None = None) -> Scheduled:
+        """The next step, its blocks reserved; without chunks when there is nothing to do.
+
+        now: on `time.monotonic`'s clock. budget: None for all that the limits allow.
+        """
+        expired = self._drop_expired(now)
+        plan = schedule(
+            self._running,
+            self._waiting,
+            self.blocks,
+            self.limits,
+            budget or Budget(self.limits.budget_tokens),
+            self._history,
+            self._hits,
+        )
+        for request in plan.preempted:
+            self._running.remove(request)
+            insort(self._waiting, request, key=_order)
+            self._release(request)
+        self.num_preemptions += len(plan.preempted)
+        num_cached = sum(self._admit(admission, now) for admission in plan.admitted)
+        step = Step(tuple(self._chunk(request, piece) for request, piece in plan.pieces))
+        return Scheduled(step, expired, num_cached, plan.budget_tokens)
+
+    def commit(self, step: Step, results: Sequence[ChunkResult], now: float) -> Committed:
+        """Notes that `step` was computed; `results`: one per chunk."""
+        tokens: list[NewToken] = []
+        num_prompt = 0
+        for chunk, result in zip(step.chunks, results, strict=True):
+            request = self._requests[chunk.request_id]
+            end = chunk.start + len(chunk.token_ids)
+            request.num_computed = end
+            if end > request.num_counted:
+                num_prompt += max(0, min(end, request.num_prompt_tokens) - request.num_counted)
+                request.num_counted = end
+            self._publish(request)
+            if (result.token_id is None) != (chunk.sampling is None):
+                raise ValueError(f"request {chunk.request_id}: a token too many or too few")
+            if len(result.prompt_logprobs) != len(chunk.targets):
+                raise ValueError(f"request {chunk.request_id}: not all its prompt's probabilities")
+            if chunk.targets:
+                known = len(request.prompt_logprobs) - chunk.start
+                request.prompt_logprobs += result.prompt_logprobs[known:]
+            if result.token_id is not None:
+                tokens.append(self._take_token(request, result.token_id, result, now))
+        return Committed(tuple(tokens), num_prompt, len(tokens))
+
+    def check(self) -> None:
+        """Raises BlocksCorruptedError unless each block is free or in a running request's table."""
+        self.blocks.check([request.block_ids for request in self._running])
+
+    def _chain(self, new: NewRequest) -> bytes | None:
+        if self.limits.prefix_caching:
+            return NO_PARENT
+        return chain_start(new.group) if new.group else None
+
+    def _drop_expired(self, now: float) -> tuple[str, ...]:
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, request = heapq.heappop(self._deadlines)
+            if self._requests.get(request.request_id) is request:
+                self._forget(request)
+                expired.append(request.request_id)
+        return tuple(expired)
+
+    def _admit(self, admission: Admission, now: float) -> int:
+        """Lets a request in; how many of its prompt's tokens need not be computed for once."""
+        request, block_ids = admission.request, admission.block_ids
+        self._waiting.remove(request)
+        insort(self._running, request, key=_order)
+        self.blocks.share(block_ids)
+        self._hits.update(block_ids)
+        request.block_ids = list(block_ids)
+        request.num_hits = request.num_published = len(block_ids)
+        request.num_computed = len(block_ids) * self.blocks.block_size
+        num_cached = min(request.num_computed, request.num_prompt_tokens) - request.num_counted
+        num_cached = max(0, num_cached)
+        request.num_cached += num_cached
+        request.num_counted = max(request.num_counted, request.num_computed)
+        if request.queue_seconds is None:
+            request.queue_seconds = max(0.0, now - request.new.arrived)
+        return num_cached
+
+    def _publish(self, request: Request) -> None:
+        """Makes the blocks known that are full and computed now."""
+        full = min(request.num_computed // self.blocks.block_size, len(request.digests))
+        while request.num_published < full:
+            index = request.num_published
+            self.blocks.publish(request.block_ids[index], request.digests[index])
+            request.num_published += 1
+
+    def _take_token(
+        self, request: Request, token_id: int, result: ChunkResult, now: float
+    ) -> NewToken:
+        started = None
+        if request.first_token_at is None:
+            request.first_token_at = now
+            started = Started(
+                request.queue_seconds or 0.0, request.num_cached, tuple(request.prompt_logprobs)
+            )
+        request.token_ids.append(token_id)
+        if not len(request.token_ids) % self.blocks.block_size:
+            request.extend_digests(self.blocks.block_size)
+        finish = self._finish_reason(request, token_id)
+        if finish is not None:
+            self._forget(request)
+        return NewToken(request.request_id, token_id, finish, result.logprobs, started)
+
+    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
+        is_complete = request.constraint is not None and request.constraint.accept(token_id)
+        if is_complete or token_id in request.new.stop_token_ids:
+            return FinishReason.STOP
+        if token_id in self._eos_token_ids and not request.new.ignore_eos:
+            return FinishReason.STOP
+        if request.num_output_tokens >= request.new.max_tokens:
+            return FinishReason.LENGTH
+        return None
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.request_id]
+        # Which have blocks can be waiting no more, but one that runs may have got none yet.
+        (self._running if request in self._running else self._waiting).remove(request)
+        self._release(request)
+        if request.num_output_tokens:
+            self._history.note(request.num_output_tokens)
+
+    def _release(self, request: Request) -> None:
+        for block_id in request.block_ids[: request.num_hits]:
+            self._hits[block_id] -= 1
+            if not self._hits[block_id]:
+                del self._hits[block_id]
+        self.blocks.release(request.block_ids)
+        request.block_ids = []
+        request.num_computed = request.num_published = request.num_hits = 0
+
+    def _chunk(self, request: Request, piece: int) -> Chunk:
+        end = request.num_computed + piece
+        missing = blocks_for(end, self.blocks.block_size) - len(request.block_ids)
+        if missing > 0:
+            reserved = self.blocks.reserve(missing)
+            if reserved is None:
+                raise RuntimeError("the plan gave away blocks that are not there")
+            request.block_ids.extend(reserved)
+        return make_chunk(request, piece, self._eos_token_ids)
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return request.order

@@ -1,0 +1,1 @@
+"""Every open request of a replica, whatever protocol it came by."""

@@ -1,0 +1,37 @@
+"""How loaded a replica is, as its front knows it: told to balancers and in metrics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastgen_api.names import Metric
+from fastgen_runtime.front.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """How loaded the replica is, with what the engine has not seen yet."""
+
+    num_running: int
+    num_waiting: int
+    num_owed: int
+    max_running: int
+    num_blocks: int
+    num_free_blocks: int
+    block_size: int
+    tokens_per_second: float
+    draining: bool
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the blocks that are in use."""
+        return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
+
+
+def add_gauges(metrics: Metrics, load: Callable[[], ReplicaLoad]) -> None:
+    """Gauges that ask `load` when they are scraped."""
+    gauge = metrics.gauge
+    gauge(Metric.RUNNING_REQUESTS, "Requests that hold blocks.", lambda: load().num_running)
+    gauge(Metric.WAITING_REQUESTS, "Requests that wait for a place.", lambda: load().num_waiting)
+    gauge(Metric.OWED_TOKENS, "Tokens that open requests still have to compute.",
+          lambda: load().num_owed)  # fmt: skip
+    gauge(Metric.KV_USAGE, "Share of the KV blocks in use.", lambda: load().kv_usage)

@@ -1,0 +1,1 @@
+"""What a checkpoint says about its model: configuration, tensors, memory."""

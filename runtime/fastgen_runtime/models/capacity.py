@@ -1,0 +1,132 @@
+"""How much a replica can hold: the arithmetic of its memory, and what `Auto` settings mean."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fastgen_api.names import StartupFailure
+from fastgen_api.spec import DType
+from fastgen_runtime.models.architectures import tensor_names
+from fastgen_runtime.models.model_config import ModelConfig
+from fastgen_runtime.startup_error import StartupError
+
+_FAST_BFLOAT16: Final = {"avx512_bf16", "amx_bf16"}
+_MARGIN_BYTES: Final = 320 << 20
+"""For the front process, about 160 MiB, and what the allocator keeps for itself."""
+
+
+def model_length(config: ModelConfig, wanted: int | None) -> int:
+    """Tokens of the longest request; raises StartupError beyond what the model was trained for."""
+    if wanted is not None and wanted > config.max_positions:
+        raise StartupError(
+            StartupFailure.CONFIG_INVALID,
+            f"maxModelLength is {wanted}, but the model knows {config.max_positions} positions",
+        )
+    return wanted or config.max_positions
+
+
+def resolve_dtype(wanted: DType, cpu_flags: frozenset[str]) -> DType:
+    """Auto is BFloat16 where the CPU multiplies it natively, else Float32, which is then faster."""
+    if wanted is not DType.AUTO:
+        return wanted
+    return DType.BFLOAT16 if cpu_flags & _FAST_BFLOAT16 else DType.FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """resident: of the weights once they are loaded. largest: of one layer that is being packed,
+    which is there twice for a moment."""
+
+    resident: int
+    largest: int
+
+
+def weight_bytes(
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    item_bytes: int,
+    *,
+    packs: bool,
+    ranks: int = 1,
+) -> WeightBytes:
+    """What the checkpoint's tensors become on a rank. config: the rank's, shapes: of the whole.
+
+    packs: linear layers are copied in another order, so that a tied embedding is there twice. All
+    matrices of layers count as split, also those of key/value heads that ranks share.
+    """
+    names = tensor_names(config)
+    head = f"{names.head}.weight"
+    embedding = config.vocab_size * (config.embedding_size or config.hidden_size)
+    items = sum(
+        math.prod(shape) // (ranks if _is_split(name, shape, names.layers) else 1)
+        for name, shape in shapes.items()
+        if not name.endswith(names.ignored) and not (config.tied_embeddings and name.endswith(head))
+    )
+    if config.tied_embeddings and packs:
+        items += embedding
+    inner, width = config.intermediate_size, config.hidden_size
+    heads = config.num_heads + 2 * config.num_kv_heads
+    layers = (embedding, width * inner * (1 + config.gated), width * heads * config.head_dim)
+    return WeightBytes(items * item_bytes, max(layers) * item_bytes if packs else 0)
+
+
+def _is_split(name: str, shape: tuple[int, ...], layers: str) -> bool:
+    """Whether a tensor is a matrix of a layer."""
+    return len(shape) > 1 and f".{layers}" in f".{name}"
+
+
+def block_bytes(config: ModelConfig, block_size: int, item_bytes: int) -> int:
+    """Keys and values of a block's tokens in all layers."""
+    per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    return per_token * block_size * item_bytes
+
+
+def num_blocks_for(
+    available_bytes: int, block_bytes: int, block_size: int, longest: int, most_requests: int
+) -> int:
+    """Blocks of the cache: as many as fit, at most what all requests at full length need.
+
+    Raises StartupError when not even one longest request fits.
+    """
+    blocks_per_request = -(-longest // block_size)
+    fitting = max(0, available_bytes) // block_bytes
+    if fitting < blocks_per_request:
+        raise StartupError(
+            StartupFailure.OUT_OF_MEMORY,
+            f"a request of {longest} tokens needs {mib(blocks_per_request * block_bytes)} of "
+            f"cache, and {mib(max(0, available_bytes))} are left beside the weights: raise the "
+            "memory limit or lower maxModelLength",
+        )
+    return min(fitting, blocks_per_request * most_requests)
+
+
+def activation_bytes(config: ModelConfig, max_tokens: int, max_rows: int, item_bytes: int) -> int:
+    """Most that a step holds at once: hidden states, the widest layer's, logits in sampling."""
+    per_token = 4 * config.hidden_size + 3 * config.intermediate_size
+    per_token += 3 * config.head_dim * (config.num_heads + 2 * config.num_kv_heads)
+    if config.experts:  # a token is there, in and out, once for each of its experts
+        per_token += 6 * config.experts.per_token * config.hidden_size
+    return max_tokens * per_token * item_bytes + max_rows * config.vocab_size * (item_bytes + 8)
+
+
+def cache_bytes(
+    limit_bytes: int | None,
+    available_bytes: int,
+    resident_bytes: int,
+    memory_percent: int,
+    activations_bytes: int,
+) -> int:
+    """What the cache may take of the control group's limit, or of the machine, when less is free.
+
+    available_bytes: what the machine could still give. resident_bytes: what this process, its
+    weights included, holds already. May be negative.
+    """
+    machine = resident_bytes + available_bytes
+    total = machine if limit_bytes is None else min(machine, limit_bytes)
+    return total * memory_percent // 100 - resident_bytes - activations_bytes - _MARGIN_BYTES
+
+
+def mib(size: int) -> str:
+    """For sentences."""
+    return f"{size / (1 << 20):.0f} MiB"

@@ -1,0 +1,1 @@
+"""HTTP and gRPC: requests from the wire, answers onto it."""

@@ -1,0 +1,85 @@
+"""What all of OpenAI's responses have in common: their head, usage and server-sent events."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from fastgen_runtime.front.answer import Delta, Usage
+
+DONE: Final = b"data: [DONE]\n\n"
+VERSION: Final = version("fastgen")
+_FINGERPRINT: Final = f"fastgen-{VERSION}"
+_encoder: Final = msgspec.json.Encoder()
+encode: Final = _encoder.encode
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """response_id: the same in every chunk. created: Unix seconds."""
+
+    response_id: str
+    model: str
+    created: int
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.response_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": _FINGERPRINT,
+        }
+
+
+class ResponseWriter(Protocol):
+    """Writes one response, whole or as events; `base` is the index of a prompt's first choice."""
+
+    def add(self, base: int, delta: Delta) -> None:
+        """Takes in a delta of a response that is told whole."""
+        ...
+
+    def whole(self, usage: Usage) -> bytes:
+        """The body, once every delta is there."""
+        ...
+
+    def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
+        """The events that tell a delta; so_far: the usage with its tokens, where it is told."""
+        ...
+
+    def end(self, usage: Usage) -> bytes:
+        """The events behind the last delta's."""
+        ...
+
+
+def event(body: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + encode(body) + b"\n\n"
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    """OpenAI's `usage`."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def sum_of(usages: Iterable[Usage]) -> Usage:
+    """The usage of a response to several prompts."""
+    prompt = output = cached = 0
+    for usage in usages:
+        prompt += usage.prompt_tokens
+        output += usage.output_tokens
+        cached += usage.cached_tokens
+    return Usage(prompt, output, cached)
+
+
+def split_event(body: dict[str, Any], hole: str) -> tuple[bytes, bytes]:
+    """An event in two pieces, between which the text goes that stands at `hole` in `body`."""
+    before, after = event(body).split(encode(hole), 1)
+    return before, after

@@ -1,0 +1,48 @@
+"""What names a model of the Hugging Face Hub."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from fastgen_api.names import StartupFailure
+from fastgen_runtime.sources.hub_errors import HubError
+
+SCHEME: Final = "hf://"
+_FORM: Final = re.compile(
+    r"(?P<repository>[^/@]+/[^/@]+)"
+    r"(?:@(?P<revision>refs/(?:pr|heads|tags)/[^/]+|[^/]+))?"
+    r"(?:/(?P<file>.+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """revision: branch, tag or commit; None: the default branch. file: a GGUF file, else None."""
+
+    repository: str
+    revision: str | None = None
+    file: str | None = None
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{SCHEME}{self.repository}{revision}{f'/{self.file}' if self.file else ''}"
+
+
+def parse_hub_source(source: str) -> HubModel:
+    """Reads `hf://owner/name[@revision][/file.gguf]`; raises HubError."""
+    match = _FORM.fullmatch(source.removeprefix(SCHEME).rstrip("/"))
+    if match is None:
+        raise HubError(
+            StartupFailure.MODEL_NOT_FOUND,
+            f"{source} names no model of the hub: give hf://owner/name, with @revision or "
+            "/file.gguf where they are needed",
+        )
+    revision, file = match["revision"], match["file"]
+    if file is not None and not file.endswith(".gguf"):
+        raise HubError(
+            StartupFailure.MODEL_UNSUPPORTED,
+            f"{source} names the file {file}: only GGUF files are read alone; for safetensors "
+            f"give hf://{match['repository']}",
+        )
+    return HubModel(match["repository"], unquote(revision) if revision else None, file)

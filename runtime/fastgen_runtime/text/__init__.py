@@ -1,0 +1,1 @@
+"""Texts into token ids and back."""
