@@ -1,5 +1,6 @@
 """What a step is made of: answers first, prompts after them, priorities, deadlines, victims."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ from toy_model import EOS, ToyCache, advance, alone, drive, pieces, request
 
 from fastgen_runtime.engine.blocks import BlockPool
 from fastgen_runtime.engine.budget import Budget
+from fastgen_runtime.engine.deadlines import Deadlines
 from fastgen_runtime.engine.outlook import LengthHistory
 from fastgen_runtime.engine.plan import Limits, schedule
 from fastgen_runtime.engine.request import FinishReason, NewRequest, NewToken, RefusalKind, Request
@@ -137,6 +139,39 @@ def test_the_deadline_of_a_request_that_has_ended_hurts_no_other_of_its_name() -
     advance(scheduler, cache)
     scheduler.add(request("a", 5, 1))
     assert scheduler.schedule(6.0).expired == ()
+
+
+class Prompt(list[int]):
+    """A list that can be watched."""
+
+
+def test_a_request_that_has_ended_is_not_kept_until_its_deadline() -> None:
+    scheduler, cache = scheduler_of(10, 16), ToyCache(4)
+    prompts = []
+    for name in ("aborted", "answered"):
+        prompt = Prompt([1, 2, 3, 4, 5])
+        new = replace(request(name, 1, 2), prompt_token_ids=prompt, deadline=1e6)
+        assert scheduler.add(new) is None
+        prompts.append(weakref.ref(prompt))
+    del prompt, new
+    scheduler.abort("aborted")
+    drive(scheduler, cache)
+    assert [prompt() for prompt in prompts] == [None, None]
+
+
+def test_deadlines_of_ended_requests_do_not_pile_up() -> None:
+    deadlines, requests = Deadlines(), dict[str, Request]()
+    for number in range(1000):
+        made = Request(request(f"r{number}", 3, 3), number)
+        requests[made.request_id] = made
+        if number >= 10:
+            del requests[f"r{number - 10}"]
+        deadlines.add(2000.0 - number, made, requests)
+        assert len(deadlines) <= 2 * len(requests)
+    assert [one.request_id for one in deadlines.pop(3000.0, requests)] == [
+        f"r{number}" for number in range(999, 989, -1)
+    ]
+    assert len(deadlines) == 0
 
 
 def tokens_of(new: NewRequest) -> list[NewToken]:

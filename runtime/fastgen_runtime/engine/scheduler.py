@@ -1,14 +1,20 @@
 """The requests of an engine: which wait, which run, and the blocks that they hold."""
 
-import heapq
 from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from fastgen_runtime.engine.blocks import NO_PARENT, BlockPool, blocks_for, chain_start
+from fastgen_runtime.engine.blocks import (
+    NO_PARENT,
+    BlockPool,
+    BlocksCorruptedError,
+    blocks_for,
+    chain_start,
+)
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.chunk import make_chunk
+from fastgen_runtime.engine.deadlines import Deadlines
 from fastgen_runtime.engine.outlook import LengthHistory
 from fastgen_runtime.engine.plan import Admission, Limits, schedule
 from fastgen_runtime.engine.request import (
@@ -66,7 +72,7 @@ class Scheduler:
         self._running: list[Request] = []
         self._waiting: list[Request] = []
         self._arrivals = 0
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines = Deadlines()
         self._history = LengthHistory(limits.expected_output_tokens)
         # How many running requests found each block in the cache.
         self._hits: Counter[int] = Counter()
@@ -114,7 +120,7 @@ class Scheduler:
         self._requests[new.request_id] = request
         insort(self._waiting, request, key=_order)
         if new.deadline is not None:
-            heapq.heappush(self._deadlines, (new.deadline, request.arrival, request))
+            self._deadlines.add(new.deadline, request, self._requests)
         return None
 
     def abort(self, request_id: str) -> None:
@@ -171,8 +177,12 @@ class Scheduler:
         return Committed(tuple(tokens), num_prompt, len(tokens))
 
     def check(self) -> None:
-        """Raises BlocksCorruptedError unless each block is free or in a running request's table."""
+        """Raises BlocksCorruptedError unless each block is free or in a running request's table,
+        and the blocks found in the cache are those that the running requests say."""
         self.blocks.check([request.block_ids for request in self._running])
+        hits = Counter(i for one in self._running for i in one.block_ids[: one.num_hits])
+        if hits != self._hits:
+            raise BlocksCorruptedError("the hits and the requests that found them differ")
 
     def _chain(self, new: NewRequest) -> bytes | None:
         if self.limits.prefix_caching:
@@ -180,13 +190,10 @@ class Scheduler:
         return chain_start(new.group) if new.group else None
 
     def _drop_expired(self, now: float) -> tuple[str, ...]:
-        expired = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, request = heapq.heappop(self._deadlines)
-            if self._requests.get(request.request_id) is request:
-                self._forget(request)
-                expired.append(request.request_id)
-        return tuple(expired)
+        expired = self._deadlines.pop(now, self._requests)
+        for request in expired:
+            self._forget(request)
+        return tuple(request.request_id for request in expired)
 
     def _admit(self, admission: Admission, now: float) -> int:
         """Lets a request in; how many of its prompt's tokens need not be computed for once."""
