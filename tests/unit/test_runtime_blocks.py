@@ -105,7 +105,7 @@ def test_a_digest_tells_tokens_order_and_beginning() -> None:
 def test_the_predicted_peak_is_never_below_the_real_one(
     sizes: list[tuple[int, int]], block_size: int
 ) -> None:
-    requests = [Request(request(f"r{i}", *size), i) for i, size in enumerate(sizes)]
+    requests = [(Request(request(f"r{i}", *size), i), 0) for i, size in enumerate(sizes)]
     predicted = Outlook(requests, LengthHistory(1000), block_size).peak_blocks()
     real = 0
     for elapsed in range(51):
@@ -121,12 +121,12 @@ def test_the_predicted_peak_is_never_below_the_real_one(
 def test_a_request_fits_when_the_peak_with_it_does(
     sizes: list[tuple[int, int]], num_blocks: int
 ) -> None:
-    *some, last = [Request(request(f"r{i}", *size), i) for i, size in enumerate(sizes)]
+    *some, last = [(Request(request(f"r{i}", *size), i), 0) for i, size in enumerate(sizes)]
     history = LengthHistory(1000)
     outlook = Outlook(some, history, 4)
     peak = Outlook([*some, last], history, 4).peak_blocks()
-    assert outlook.fits(last, 0, 0, num_blocks) == (peak <= num_blocks)
-    outlook.add(last, 0, 0)
+    assert outlook.fits(*last, 0, num_blocks) == (peak <= num_blocks)
+    outlook.add(*last, 0)
     assert outlook.peak_blocks() == peak
 
 

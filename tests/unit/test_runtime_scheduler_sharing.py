@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from toy_model import ToyCache, advance, alone, drive, pieces, prompt_logprobs_alone, request
 
-from fastgen_runtime.engine.blocks import BlockPool
+from fastgen_runtime.engine.blocks import BlockPool, BlocksCorruptedError
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.plan import Limits
 from fastgen_runtime.engine.request import NewRequest, NewToken
@@ -118,6 +118,51 @@ def test_choices_hold_their_prompt_once() -> None:
     assert len(scheduler.running) == 4
     # Three blocks of the prompt, and one or two more of each choice.
     assert scheduler.blocks.num_free == 100 - 3 - 4
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_prompt_that_its_choices_share_is_counted_once(caching: bool) -> None:
+    """Of 100 blocks the prompt takes 60: there is room for the eight answers at once."""
+    limits = Limits(512, 8, 100, 400, prefix_caching=caching)
+    scheduler, cache = Scheduler(BlockPool(100, 4), limits), ToyCache(4)
+    new = replace(request("c", 241, 16), group="g")
+    for i in range(8):
+        scheduler.add(replace(new, request_id=f"c{i}"))
+    advance(scheduler, cache)
+    advance(scheduler, cache)
+    assert len(scheduler.running) == 8
+    drive(scheduler, cache)
+    assert scheduler.num_preemptions == 0
+
+
+def test_a_prompt_in_use_is_counted_once_for_all_who_find_it() -> None:
+    """Two who come when another makes an answer out of the same beginning, and one who finds
+    nothing and for whom there is no room."""
+    scheduler, cache = scheduler_of(blocks=30, budget=512), ToyCache(4)
+    base = list(range(1, 81))
+    scheduler.add(ask("maker", [*base, 90], max_tokens=8))
+    advance(scheduler, cache)
+    for i in range(2):
+        scheduler.add(ask(f"finds{i}", [*base, 91 + i], max_tokens=4))
+    scheduler.add(ask("other", [*reversed(base)][:16], max_tokens=4))
+    advance(scheduler, cache)
+    # 20 blocks of the beginning, 3 and twice 2 besides: 3 are left of 30.
+    assert [one.request_id for one in scheduler.running] == ["maker", "finds0", "finds1"]
+    drive(scheduler, cache)
+    assert scheduler.num_preemptions == 0
+
+
+def test_the_books_on_what_was_found_are_checked() -> None:
+    scheduler, cache = scheduler_of(), ToyCache(4)
+    for new in choices(2):
+        scheduler.add(new)
+    advance(scheduler, cache)
+    advance(scheduler, cache)
+    finder = scheduler.running[1]
+    assert finder.num_hits == 3
+    finder.num_hits = 2
+    with pytest.raises(BlocksCorruptedError, match="hits"):
+        scheduler.check()
 
 
 def test_groups_share_with_nobody_else_when_the_cache_is_off() -> None:

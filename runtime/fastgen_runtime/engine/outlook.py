@@ -55,23 +55,24 @@ class LengthHistory:
 class Outlook:
     """The blocks that requests will hold at once, as more of them are let in.
 
-    Blocks that requests took from the prefix cache are counted once, and until all have ended.
+    Shared blocks, which a request took from the prefix cache, are counted once, and until all have
+    ended; also those that a running request made, which has them for itself no longer.
     """
 
     __slots__ = ("_block_size", "_history", "_prospects", "_shared", "_upper_tokens")
 
     def __init__(
         self,
-        requests: Iterable[Request],
+        requests: Iterable[tuple[Request, int]],
         history: LengthHistory,
         block_size: int,
         num_shared: int = 0,
     ) -> None:
-        """num_shared: how many different blocks the requests took from the cache."""
+        """requests: each with how many shared blocks it holds. num_shared: how many there are."""
         self._history = history
         self._block_size = block_size
         self._shared = num_shared
-        self._prospects = sorted(self._prospect(request, request.num_hits) for request in requests)
+        self._prospects = sorted(self._prospect(*request) for request in requests)
         self._upper_tokens = sum(length - ends for ends, length in self._prospects)
 
     def fits(self, request: Request, num_hits: int, num_new_shared: int, num_blocks: int) -> bool:
@@ -100,9 +101,9 @@ class Outlook:
         """Most blocks that the requests hold at once if each ends when expected; never too few."""
         return self._shared + blocks_for(peak_tokens(self._prospects), self._block_size)
 
-    def _prospect(self, request: Request, num_hits: int) -> tuple[int, int]:
+    def _prospect(self, request: Request, num_shared: int) -> tuple[int, int]:
         # The last block of each is taken to hold one token only.
-        own = len(request.token_ids) - num_hits * self._block_size + self._block_size - 1
+        own = len(request.token_ids) - num_shared * self._block_size + self._block_size - 1
         return -self._history.expected_remaining(request), own
 
 

@@ -179,24 +179,33 @@ class _Draft:
         num_computed = len(block_ids) * self._block_size
         if self._affordable(num_computed) < 1:
             return False
-        if self._outlook is None:
-            self._outlook = Outlook(
-                self._running, self._history, self._block_size, len(self._shared)
-            )
-        unclaimed = [i for i in block_ids if i not in self._claimed]
-        new = sum(i not in self._shared for i in unclaimed)
-        fits = self._outlook.fits(request, len(block_ids), new, self._pool.num_blocks)
+        new = {i for i in block_ids if i not in self._claimed and i not in self._shared}
+        # A running request made these, and they were its own until now.
+        held = {i for i in new if self._pool.num_references(i)}
+        if self._outlook is None or held:
+            self._outlook = self._foresee(held)
+        num_idle = len(new) - len(held)
+        fits = self._outlook.fits(request, len(block_ids), num_idle, self._pool.num_blocks)
         if self._running and not fits:
             return False
-        self._free -= sum(self._pool.num_references(i) == 0 for i in unclaimed)
-        self._claimed.update(unclaimed)
-        self._outlook.add(request, len(block_ids), new)
+        self._free -= num_idle
+        self._claimed |= new
+        self._outlook.add(request, len(block_ids), num_idle)
         self._running[request] = None
         self.admitted[request] = block_ids
         self.note_making(request)
         wanted = min(len(request.token_ids) - num_computed, self._affordable(num_computed))
         self._take(request, min(wanted, self._room(request)))
         return True
+
+    def _foresee(self, held: set[int]) -> Outlook:
+        """What running and admitted requests will hold; `held`: blocks that become shared now."""
+        shared = self._claimed.union(self._shared, held)
+        requests = [
+            (one, sum(map(shared.__contains__, self.admitted.get(one, one.block_ids))))
+            for one in self._running
+        ]
+        return Outlook(requests, self._history, self._block_size, len(shared))
 
     def _is_in_the_making(self, request: Request) -> bool:
         """Whether a running request's next block is one that the request needs and nobody has.
