@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -15,6 +15,7 @@ LOWEST_TOKENS_PER_BYTE: Final = 0.02
 HIGHEST_TOKENS_PER_BYTE: Final = 1.5
 LEARNING_RATE: Final = 0.05
 MOST_CHOICES: Final = 128
+MOST_PROMPTS: Final = 256
 FRAME_BYTES: Final = 5
 """Of gRPC, before each message: whether it is compressed, then its length (big-endian)."""
 
@@ -31,6 +32,7 @@ class _Body(msgspec.Struct):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
+    prompt: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Size:
     max_output_tokens: int | None = None
     """Of each choice."""
     num_choices: int = 1
+    """Of all prompts."""
 
 
 def size_of(body: bytes, *, is_grpc: bool) -> Size:
@@ -70,7 +73,7 @@ def size_of_http(body: bytes) -> Size:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Size(len(body))
     output = parsed.max_completion_tokens or parsed.max_tokens
-    return Size(len(body), None, output, _choices(parsed.n))
+    return Size(len(body), None, output, _choices(parsed.n) * _prompts(parsed.prompt))
 
 
 def size_of_grpc(body: bytes) -> Size:
@@ -97,6 +100,13 @@ def size_of_grpc(body: bytes) -> Size:
 def _choices(given: int | None) -> int:
     """As many as were asked for, so far as a replica might grant them."""
     return min(max(1, given or 1), MOST_CHOICES)
+
+
+def _prompts(given: Any) -> int:
+    """How many a completion's list holds; a list of token ids is one prompt."""
+    if not isinstance(given, list) or not given or isinstance(given[0], int):
+        return 1
+    return min(len(given), MOST_PROMPTS)
 
 
 def tokens_of(size: Size, tokens_per_byte: float) -> int:

@@ -67,7 +67,7 @@ def test_chat_template(checkpoint: Checkpoint, reference: PreTrainedTokenizerFas
     ]
     assert checkpoint.chat_template is not None
     for asks_for_answer in (True, False):
-        ours = checkpoint.chat_template.render(messages, add_generation_prompt=asks_for_answer)
+        ours = checkpoint.chat_template.render(messages, {"add_generation_prompt": asks_for_answer})
         theirs = reference.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=asks_for_answer
         )

@@ -134,6 +134,12 @@ def test_each_choice_counts_its_output() -> None:
     size = size_of_http(b'{"max_tokens": 5, "n": 3}')
     assert tokens_of(size, 0.0) == 15
     assert size_of_http(b'{"n": -4}').num_choices == 1
+    for prompt, n, num_choices in (
+        ('"a b"', 1, 1), ("[1, 2, 3]", 2, 2), ('["a", "b", "c"]', 1, 3), ("[[1, 2], [3]]", 4, 8),
+        (json.dumps(["a"] * 1000), 1, 256), ("[]", 3, 3), ("5", 2, 2), ('{"a": 1}', 2, 2),
+    ):  # fmt: skip
+        body = f'{{"prompt": {prompt}, "n": {n}}}'.encode()
+        assert size_of_http(body).num_choices == num_choices
     assert size_of_http(b'{"n": 1000000}').num_choices == 128
 
 

@@ -12,12 +12,18 @@ MESSAGES = [{"role": "user", "content": "<b>&"}]
 
 def render(text: str, **variables: object) -> str:
     template = ChatTemplate(text, {"bos_token": "<s>"})
-    return template.render(MESSAGES, now=lambda: datetime(2024, 7, 26), **variables)
+    return template.render(MESSAGES, variables, now=lambda: datetime(2024, 7, 26))
 
 
 def test_variables() -> None:
     text = "{{ bos_token }}{{ messages[0].content }}{{ add_generation_prompt }}{{ tools }}"
     assert render(text, tools=[1]) == "<s><b>&True[1]"
+
+
+def test_names_of_the_templates_own_are_told() -> None:
+    own = ChatTemplate("", {"bos_token": "<s>"}).own_names
+    assert {"self", "bos_token", "strftime_now", "raise_exception", "range"} <= own
+    assert not {"tools", "messages", "add_generation_prompt", "enable_thinking"} & own
 
 
 def test_blocks_leave_no_blank_lines() -> None:

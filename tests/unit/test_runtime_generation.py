@@ -19,6 +19,7 @@ from fastgen_runtime.front.generation import (
     RequestError,
     TextPrompt,
     Tool,
+    ToolCall,
     check,
 )
 from fastgen_runtime.models.checkpoint import GenerationDefaults
@@ -27,6 +28,8 @@ VOCABULARY = 1000
 ASKED = Generation(TextPrompt("x"))
 REGEX = Grammar(GrammarKind.REGEX, "a+")
 MESSAGES = [ChatMessage("user", "x")]
+CALLS = (ToolCall("1", "f", "{}"),)
+HUGE = 10**5000
 
 GOOD: list[dict[str, Any]] = [
     {"num_choices": 1}, {"num_choices": 128},
@@ -49,6 +52,7 @@ GOOD: list[dict[str, Any]] = [
     {"grammar": REGEX, "num_choices": 3, "stop": ("x",)},
     {"prompt": ChatPrompt(MESSAGES, [Tool("a"), Tool("b" * 64)])},
     {"prompt": ChatPrompt([ChatMessage("tool", "4", tool_call_id="1")])},
+    {"prompt": ChatPrompt([ChatMessage("assistant", "", tool_calls=CALLS)])},
 ]  # fmt: skip
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -96,6 +100,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"grammar": REGEX, "min_tokens": 1}, "min_tokens"),
     ({"prompt": ChatPrompt([])}, "messages"),
     ({"prompt": ChatPrompt([ChatMessage("robot", "x")])}, "messages[0].role"),
+    ({"prompt": ChatPrompt([ChatMessage("tool", "4")])}, "messages[0].tool_call_id"),
+    (
+        {"prompt": ChatPrompt([*MESSAGES, ChatMessage("user", "4", tool_call_id="1")])},
+        "messages[1].tool_call_id",
+    ),
+    (
+        {"prompt": ChatPrompt([ChatMessage("user", "", tool_calls=CALLS)])},
+        "messages[0].tool_calls",
+    ),
     ({"prompt": ChatPrompt(MESSAGES, [Tool("")])}, "tools[0].name"),
     ({"prompt": ChatPrompt(MESSAGES, [Tool("a"), Tool("b" * 65)])}, "tools[1].name"),
     ({"prompt": ChatPrompt(MESSAGES, [Tool("a"), Tool("a")])}, "tools"),
@@ -114,6 +127,25 @@ def test_what_is_beyond_is_refused_by_name(fields: dict[str, Any], field: str) -
     assert refused.value.kind is ErrorKind.INVALID
     assert refused.value.field == field
     assert refused.value.message.startswith(field)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": -HUGE}, {"min_tokens": HUGE, "max_tokens": 1}, {"top_k": HUGE},
+        {"num_choices": HUGE}, {"stop_token_ids": (HUGE,)}, {"logit_bias": {HUGE: 1}},
+        {"logit_bias": {HUGE: 101}}, {"priority": -HUGE}, {"seed": HUGE},
+    ],
+)  # fmt: skip
+def test_numbers_without_end_are_not_repeated(fields: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as refused:
+        check(replace(ASKED, **fields), VOCABULARY)
+    assert len(refused.value.message) < 200
+
+
+def test_a_huge_min_tokens_is_not_repeated_either() -> None:
+    with pytest.raises(RequestError, match="min_tokens is a number of more than 64 bits"):
+        new_request(replace(ASKED, min_tokens=HUGE), "1", [1, 2], 10, DEFAULTS)
 
 
 DEFAULTS = GenerationDefaults(
@@ -169,6 +201,7 @@ def test_the_first_choice_of_several_is_the_only_one_of_one() -> None:
     assert first == replace(alone, request_id="6.0", group="6")
     assert first.sampling.seed == 42
     assert [one.request_id for one in others] == ["6.1", "6.2"]
+    assert [one.num_prompt_logprobs for one in (first, *others)] == [0, None, None]
     for one in others:
         plain = replace(one, request_id="6.0", sampling=first.sampling, num_prompt_logprobs=0)
         assert plain == first

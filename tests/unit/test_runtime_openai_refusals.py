@@ -40,6 +40,9 @@ from fastgen_runtime.front.generation import (
         ({"frequency_penalty": "x"}, "frequency_penalty", "expected `float | null`"),
         ({"logit_bias": {"x": 5}}, "logit_bias", "expected `int`"),
         ({"logit_bias": {"1": 101}}, "logit_bias[1]", "between -100 and 100"),
+        ({"logit_bias": {"1": 1, "27": "x"}}, "logit_bias[27]", "expected `float`, got `str`"),
+        ({"logit_bias": {"1": 1, "27": None}}, "logit_bias[27]", "expected `float`, got `null`"),
+        ({"logit_bias": {"9" * 4000: 1}}, "logit_bias", "number"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids[0]", "expected `int`"),
         ({"logprobs": 3}, "logprobs", "expected `bool | null`"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "between 0 and 20"),
@@ -68,7 +71,7 @@ from fastgen_runtime.front.generation import (
         ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice.function", "missing"),
         (
             {"tools": [TOOL], "structured_outputs": {"regex": "a"}},
-            "structured_outputs",
+            "structured_outputs.regex",
             "with tools only as a JSON schema",
         ),
         ({"response_format": {"type": "xml"}}, "response_format.type", "must be text, json_object"),
@@ -85,6 +88,21 @@ from fastgen_runtime.front.generation import (
         ),
         ({"structured_outputs": {}}, "structured_outputs", "holds 0"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "holds 2"),
+        (
+            {"structured_outputs": {"choice": ["x"] * 4097}},
+            "structured_outputs.choice",
+            "at most 4096 texts, not 4097: give a regex",
+        ),
+        (
+            {"structured_outputs": {"choice": ["x" * 200_000]}},
+            "structured_outputs.choice",
+            "characters in all: give fewer",
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "min_tokens": 1},
+            "min_tokens",
+            "contradicts",
+        ),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "at least one"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "no JSON"),
         (

@@ -16,6 +16,7 @@ from fastgen_runtime.front.generation import (
     TextPrompt,
     TokenPrompt,
     invalid,
+    show_number,
 )
 from fastgen_runtime.front.prompt import prompt_length
 from fastgen_runtime.models.checkpoint import GenerationDefaults
@@ -69,7 +70,8 @@ def new_request(
         raise _too_long(generation.prompt, len(token_ids), max_length)
     if generation.min_tokens > room:
         raise invalid(
-            "min_tokens", f"is {generation.min_tokens}, and the prompt leaves room for {room} only"
+            "min_tokens",
+            f"is {show_number(generation.min_tokens)}, and the prompt leaves room for {room} only",
         )
     # An answer of no tokens at all is wanted for its prompt, which one token makes computed.
     max_tokens = room if generation.max_tokens is None else max(1, generation.max_tokens)

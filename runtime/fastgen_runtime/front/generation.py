@@ -33,6 +33,7 @@ class ErrorKind(Enum):
     FULL = "full"
     UNAVAILABLE = "unavailable"
     DEADLINE = "deadline"
+    FAILED = "failed"
 
 
 class RequestError(Exception):
@@ -175,11 +176,11 @@ def check(generation: Generation, vocabulary_size: int | None = None) -> None:
             _check_range(field_name, value, least, most)
     top_p, penalty = generation.top_p, generation.repetition_penalty
     if top_p is not None and not 0 < top_p <= 1:  # false for NaN, too
-        raise invalid("top_p", f"must be above 0 and at most 1, not {_show(top_p)}")
+        raise invalid("top_p", f"must be above 0 and at most 1, not {show_number(top_p)}")
     if penalty is not None and not 0 < penalty <= MAX_REPETITION_PENALTY:
         most = MAX_REPETITION_PENALTY
         raise invalid(
-            "repetition_penalty", f"must be above 0 and at most {most}, not {_show(penalty)}"
+            "repetition_penalty", f"must be above 0 and at most {most}, not {show_number(penalty)}"
         )
     if generation.seed is not None and not -(2**63) <= generation.seed < 2**64:
         raise invalid("seed", "must fit in 64 bits")
@@ -196,9 +197,9 @@ def check(generation: Generation, vocabulary_size: int | None = None) -> None:
 def _check_range(name: str, value: float, least: float, most: float | None) -> None:
     if most is None:
         if not value >= least:
-            raise invalid(name, f"must be {least} or more, not {_show(value)}")
+            raise invalid(name, f"must be {least} or more, not {show_number(value)}")
     elif not least <= value <= most:
-        raise invalid(name, f"must be between {least} and {most}, not {_show(value)}")
+        raise invalid(name, f"must be between {least} and {most}, not {show_number(value)}")
 
 
 def _check_lengths(generation: Generation) -> None:
@@ -208,9 +209,12 @@ def _check_lengths(generation: Generation) -> None:
     if max_tokens == 0 and not generation.echo:
         raise invalid("max_tokens", "must be 1 or more, not 0, which is for echo only")
     if max_tokens < 0:
-        raise invalid("max_tokens", f"must be 1 or more, not {max_tokens}")
+        raise invalid("max_tokens", f"must be 1 or more, not {show_number(max_tokens)}")
     if min_tokens > max_tokens:
-        raise invalid("min_tokens", f"is {min_tokens}, more than max_tokens, {max_tokens}")
+        raise invalid(
+            "min_tokens",
+            f"is {show_number(min_tokens)}, more than max_tokens, {show_number(max_tokens)}",
+        )
 
 
 def _check_stops(stops: Sequence[str]) -> None:
@@ -231,7 +235,7 @@ def _check_token_ids(generation: Generation, vocabulary_size: int | None) -> Non
     if len(generation.logit_bias) > MAX_LOGIT_BIASES:
         raise invalid("logit_bias", f"may hold at most {MAX_LOGIT_BIASES} token ids")
     for token_id, bias in generation.logit_bias.items():
-        _check_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+        _check_range(f"logit_bias[{show_number(token_id)}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
     end = 2**31 if vocabulary_size is None else vocabulary_size
     for name, ids in (
         ("stop_token_ids", generation.stop_token_ids),
@@ -239,7 +243,9 @@ def _check_token_ids(generation: Generation, vocabulary_size: int | None) -> Non
     ):
         for token_id in ids:
             if not 0 <= token_id < end:
-                raise invalid(name, f"holds token id {token_id}, outside 0 to {end - 1}")
+                raise invalid(
+                    name, f"holds token id {show_number(token_id)}, outside 0 to {end - 1}"
+                )
 
 
 def _check_end_of_grammar(generation: Generation) -> None:
@@ -259,6 +265,16 @@ def _check_messages(messages: Sequence[ChatMessage]) -> None:
                 f"messages[{number}].role",
                 f"must be one of {', '.join(CHAT_ROLES)}, not {message.role[:32]!r}",
             )
+        if message.tool_calls and message.role != "assistant":
+            raise invalid(
+                f"messages[{number}].tool_calls", f"is for the role assistant, not {message.role!r}"
+            )
+        if message.tool_call_id is None and message.role == "tool":
+            raise invalid(f"messages[{number}].tool_call_id", "is missing")
+        if message.tool_call_id is not None and message.role != "tool":
+            raise invalid(
+                f"messages[{number}].tool_call_id", f"is for the role tool, not {message.role!r}"
+            )
 
 
 def _check_tools(tools: Sequence[Tool]) -> None:
@@ -272,9 +288,10 @@ def _check_tools(tools: Sequence[Tool]) -> None:
             )
 
 
-def _show(value: float) -> str:
+def show_number(value: float) -> str:
+    """JSON's numbers have as many digits as the client likes."""
     if isinstance(value, int):
-        return str(value)
+        return str(value) if abs(value) < 2**64 else "a number of more than 64 bits"
     return f"{value:g}" if math.isfinite(value) else "a number that is not finite"
 
 

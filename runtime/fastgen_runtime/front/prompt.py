@@ -92,6 +92,11 @@ class PromptEncoder:
 
     def _encode_chat(self, prompt: ChatPrompt) -> list[int]:
         """Special tokens are the template's, which writes them all out; contents are text."""
+        for name in prompt.template_variables:
+            if self._template is not None and name in self._template.own_names:
+                raise invalid(
+                    f"chat_template_kwargs.{name[:64]}", "belongs to the template: use another name"
+                )
         values = chat_values(prompt)
         try:
             disguise = self._plain.disguise_for(strings_in(values))
@@ -126,7 +131,7 @@ class PromptEncoder:
         if goes_on:
             variables["add_generation_prompt"] = False
         try:
-            text = self._template.render(messages, **variables)
+            text = self._template.render(messages, variables)
         except ChatTemplateError as error:
             raise invalid("messages", str(error).removeprefix("messages: ")) from error
         return _until_final_content(text, messages[-1]["content"]) if goes_on else text

@@ -22,6 +22,9 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown field `([^`]*)`")
 _MISSING_FIELD: Final = re.compile(r"missing required field `([^`]*)`")
 
 
+_ANY_KEY: Final = "`$.logit_bias[...]`"
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -117,11 +120,24 @@ def decode(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise explain(str(error)) from error
+        complaint = str(error)
+        if _ANY_KEY in complaint:
+            complaint = complaint.replace(_ANY_KEY, f"`$.logit_bias[{_unsound_bias(body)}]`")
+        raise explain(complaint) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(ErrorKind.INVALID, f"the body is not valid JSON: {error}") from error
+        where = "" if "byte" in str(error) or "position" in str(error) else f" (byte {len(body)})"
+        raise RequestError(
+            ErrorKind.INVALID, f"the body is not valid JSON: {error}{where}"
+        ) from error
     except RecursionError as error:
         raise RequestError(ErrorKind.INVALID, "the body is nested too deeply") from error
+
+
+def _unsound_bias(body: bytes) -> str:
+    """The first key of `logit_bias` whose value is no number; msgspec does not name it."""
+    biases = msgspec.json.decode(body)["logit_bias"]
+    unsound = (key for key, bias in biases.items() if type(bias) not in (int, float))
+    return next(unsound, "...")[:64]
 
 
 def explain(complaint: str, inside: str = "") -> RequestError:

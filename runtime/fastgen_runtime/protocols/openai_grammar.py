@@ -1,13 +1,17 @@
 """What the output must match: OpenAI's `response_format` and vLLM's `structured_outputs`."""
 
 import json
+from typing import Final
 
 import msgspec
 
+from fastgen_runtime.engine.grammar import MAX_GRAMMAR_CHARACTERS
 from fastgen_runtime.engine.request import Grammar, GrammarKind
 from fastgen_runtime.front.generation import invalid
 from fastgen_runtime.protocols.raw_json import NOT_GIVEN, is_given, json_object
 
+MAX_CHOICES: Final = 4096
+"""Each is an alternative that a grammar goes through anew for each token."""
 _ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
@@ -45,10 +49,10 @@ def grammar_of(
     from_format = None if response_format is None else _from_format(response_format)
     if structured is None:
         return from_format, "response_format"
-    grammar = _from_structured(structured)
+    grammar, name = _from_structured(structured)
     if from_format is not None:
         raise invalid("structured_outputs", "contradicts response_format: give one of them")
-    return grammar, "structured_outputs"
+    return grammar, f"structured_outputs.{name}"
 
 
 def schema_grammar(schema: bytes | msgspec.Raw, field: str) -> Grammar:
@@ -83,28 +87,46 @@ def _from_schema(given: JsonSchema | None) -> Grammar:
     return schema_grammar(given.schema, f"{where}.schema")
 
 
-def _from_structured(given: StructuredOutputs) -> Grammar:
-    grammars = []
+def _from_structured(given: StructuredOutputs) -> tuple[Grammar, str]:
+    """The grammar, and the name of the one field that is given."""
+    grammars = {}
     if is_given(given.json):
         schema = bytes(given.json)
         if schema.startswith(b'"'):
             schema = msgspec.json.decode(schema, type=str).encode()
-        grammars.append(schema_grammar(schema, "structured_outputs.json"))
+        grammars["json"] = schema_grammar(schema, "structured_outputs.json")
     if given.regex is not None:
-        grammars.append(Grammar(GrammarKind.REGEX, given.regex))
+        grammars["regex"] = Grammar(GrammarKind.REGEX, given.regex)
     if given.choice is not None:
-        if not given.choice:
-            raise invalid("structured_outputs.choice", "must hold at least one text")
-        choices = " | ".join(map(json.dumps, given.choice))
-        grammars.append(Grammar(GrammarKind.LARK, f"start: {choices}"))
+        grammars["choice"] = _from_choice(given.choice)
     if given.grammar is not None:
-        grammars.append(Grammar(GrammarKind.LARK, given.grammar))
+        grammars["grammar"] = Grammar(GrammarKind.LARK, given.grammar)
     if given.json_object:
-        grammars.append(_ANY_OBJECT)
+        grammars["json_object"] = _ANY_OBJECT
     if len(grammars) != 1:
         raise invalid(
             "structured_outputs",
             "must hold one of json, regex, choice, grammar and json_object, "
             f"and holds {len(grammars)}",
         )
-    return grammars[0]
+    ((name, grammar),) = grammars.items()
+    return grammar, name
+
+
+def _from_choice(texts: list[str]) -> Grammar:
+    where = "structured_outputs.choice"
+    if not texts:
+        raise invalid(where, "must hold at least one text")
+    if len(texts) > MAX_CHOICES:
+        raise invalid(
+            where,
+            f"may hold at most {MAX_CHOICES} texts, not {len(texts)}: "
+            "give a regex that covers them, or ask in two steps",
+        )
+    if sum(map(len, texts)) > MAX_GRAMMAR_CHARACTERS // 2:
+        raise invalid(
+            where,
+            f"may have at most {MAX_GRAMMAR_CHARACTERS // 2} characters in all: "
+            "give fewer or shorter texts",
+        )
+    return Grammar(GrammarKind.LARK, "start: " + " | ".join(map(json.dumps, texts)))

@@ -58,12 +58,6 @@ def chat_message(number: int, message: Message) -> ChatMessage:
         if getattr(message, field) not in (None, []):
             raise invalid(f"{where}.{field}", "is not supported")
     role = _ROLES.get(message.role, message.role)
-    if message.tool_calls and role != "assistant":
-        raise invalid(f"{where}.tool_calls", f"is for the role assistant, not {role[:32]!r}")
-    if message.tool_call_id is None and role == "tool":
-        raise invalid(f"{where}.tool_call_id", "is missing")
-    if message.tool_call_id is not None and role != "tool":
-        raise invalid(f"{where}.tool_call_id", f"is for the role tool, not {role[:32]!r}")
     return ChatMessage(
         role,
         _content(f"{where}.content", message),

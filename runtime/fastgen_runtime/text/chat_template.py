@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from jinja2 import nodes
@@ -12,6 +12,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fastgen_runtime.models.model_config import invalid
+
+_OWN_NAMES: Final = ("self", "strftime_now")
 
 
 class ChatTemplateError(ValueError):
@@ -38,27 +40,30 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise invalid(f"the model's chat template cannot be compiled: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self.own_names = frozenset({*self._template.globals, *special_tokens, *_OWN_NAMES})
+        """What a template means by these is not for a request to change."""
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] | None = None,
         *,
-        add_generation_prompt: bool = True,
         now: Callable[[], datetime] = datetime.now,
-        **variables: Any,
     ) -> str:
-        """The prompt of `messages`; variables: `tools` and what else templates may read.
+        """The prompt of `messages`; variables: `tools`, `add_generation_prompt` (true where it is
+        not given) and what else templates may read.
 
         Raises ChatTemplateError with the template's own words where it refuses the messages.
         """
         names = {
             **self._special_tokens,
             "strftime_now": lambda form: now().strftime(form),
-            "add_generation_prompt": add_generation_prompt,
-            **variables,
+            "add_generation_prompt": True,
+            **(variables or {}),
+            "messages": list(messages),
         }
         try:
-            return self._template.render(messages=list(messages), **names)
+            return self._template.render(names)
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"messages: the model's chat template says: {error}") from error
         except (
