@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine import cores
-from fastgen_runtime.models.checkpoint import open_checkpoint
-from fastgen_runtime.sources.fetch import fetch
+
+cores.limit_threads(cores.available_threads())  # before torch is imported
+from fastgen_runtime.device.runner import Runner, RunnerConfig  # noqa: E402
+from fastgen_runtime.models.checkpoint import open_checkpoint  # noqa: E402
+from fastgen_runtime.sources.fetch import fetch  # noqa: E402
 
 SMALL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -29,7 +31,6 @@ SMALL: dict[str, Any] = {
 
 def load_runner(model: str, num_blocks: int, most_tokens: int, most_requests: int) -> Runner:
     """model: `small` or `smollm2`; blocks of 64 tokens."""
-    cores.limit_threads(cores.available_threads())
     config = RunnerConfig(
         num_blocks=num_blocks,
         max_step_tokens=most_tokens,

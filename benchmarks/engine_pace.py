@@ -122,6 +122,8 @@ def _row(name: str, runner: Runner, seconds: float) -> dict[str, Any]:
     chats = [times for times in load.done if not times.is_long]
     longs = [times for times in load.done if times.is_long]
     tpots = [times.tpot for times in chats]
+    if not tpots:
+        raise RuntimeError(f"{name}: no chat ended in {seconds:g} s; measure for longer")
     row: dict[str, Any] = {
         "budget": name,
         "step_p50_ms": 1e3 * float(np.quantile(steps, 0.5)),

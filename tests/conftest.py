@@ -6,6 +6,7 @@ from pathlib import Path
 # Before anything imports torch, and for the processes that tests start: threads that spin against
 # those of another process make both slow.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 
