@@ -111,7 +111,7 @@ class Kernels:
     pack_linear: Callable[[Tensor, Tensor | None], linear.Linear]
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
     experts: Experts
-    sample: Callable[[Tensor, Sequence[sampling.Draw], int | None], list[int]]
+    sample: Callable[[Tensor, Sequence[sampling.Draw], int | None], list[int | None]]
     logprobs: Callable[[Tensor, Sequence[int], int, int | None], list[token_logprobs.Logprobs]]
 
 

@@ -137,6 +137,8 @@ def beat(
             done = engine.step()
             for request_id in done.expired:
                 channel.send(Refused(request_id, _EXPIRED))
+            for request_id, refusal in done.committed.failed:
+                channel.send(Refused(request_id, refusal))
             channel.send(_report(num_commands, _load(engine, grammars), done))
             for request_id, failure in grammars.take_failed():
                 engine.abort(request_id)

@@ -148,11 +148,19 @@ def test_the_ends_of_the_unit_interval(uniform: float, draw: dict[str, float]) -
 
 
 @pytest.mark.parametrize("logits", [[math.inf, 0.0], [math.nan, 0.0], [-math.inf, -math.inf]])
-def test_logits_that_are_no_numbers_still_give_a_token(logits: list[float]) -> None:
+def test_logits_that_are_no_numbers_give_no_token(logits: list[float]) -> None:
     """They are one request's trouble, not its neighbours'."""
-    rows = torch.tensor([logits, [0.0, 9.0]])
-    draws = [Draw(1.0, top_k=1, top_p=0.9, uniform=0.5), Draw(0.0)]
-    assert sample(rows, draws) == [0, 1]
+    rows = torch.tensor([logits, logits, logits, [0.0, 9.0]])
+    banned = Adjustment(banned_token_ids=[0])
+    draws = [Draw(1.0, top_p=0.9, uniform=0.5), Draw(0.0), Draw(0.0, adjustment=banned), Draw(0.0)]
+    assert sample(rows, draws) == [None, None, None, 1]
+
+
+def test_a_client_that_asks_for_more_than_a_float_holds_gets_that_token() -> None:
+    penalty = Adjustment(repetition_penalty=1e-38, prompt_token_ids=[1])
+    with np.errstate(over="ignore"):
+        token = sample(torch.tensor([[0.0, 9.0]]), [Draw(1.0, uniform=0.5, adjustment=penalty)])
+    assert token == [1]
 
 
 def test_the_padding_of_a_vocabulary_is_never_chosen() -> None:

@@ -122,6 +122,7 @@ async def test_the_deadline_frees_every_choice() -> None:
         (RefusalKind.TOO_LONG, ErrorKind.INVALID, "prompt"),
         (RefusalKind.EXPIRED, ErrorKind.DEADLINE, None),
         (RefusalKind.INVALID, ErrorKind.INVALID, "grammar"),
+        (RefusalKind.FAILED, ErrorKind.FAILED, None),
     ],
 )
 async def test_what_the_engine_refuses_the_client_is_told(

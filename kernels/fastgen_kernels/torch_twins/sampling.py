@@ -46,8 +46,12 @@ class Draw:
         return self.temperature < COLDEST
 
 
-def sample(logits: Tensor, draws: Sequence[Draw], vocabulary: int | None = None) -> list[int]:
+def sample(
+    logits: Tensor, draws: Sequence[Draw], vocabulary: int | None = None
+) -> list[int | None]:
     """One token per row of logits [R, V], any float dtype, which stay as they are.
+
+    None for a row whose largest logit is no finite number: no token would mean anything.
 
     A row's token depends on its own logits and draw only, by the inverse of the cumulative
     distribution at `uniform`, over token ids. vocabulary: ids from there on are padding and never
@@ -57,10 +61,14 @@ def sample(logits: Tensor, draws: Sequence[Draw], vocabulary: int | None = None)
     return [_choose(row, draw) for row, draw in zip(rows, draws, strict=True)]
 
 
-def _choose(row: Logits, draw: Draw) -> int:
+def _choose(row: Logits, draw: Draw) -> int | None:
+    greedy = int(row.argmax())  # a NaN counts as the largest
+    if not np.isfinite(row[greedy]):
+        return None
     if draw.adjustment is not None:
         row = draw.adjustment.apply(row)
-    greedy = int(row.argmax())
+        greedy = int(row.argmax())
+    # Adjusted by what a client asks, the largest may be infinite.
     if draw.greedy or not np.isfinite(row[greedy]):
         return greedy
     tokens, weights = distribution(row, draw)

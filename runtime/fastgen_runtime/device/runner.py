@@ -22,6 +22,10 @@ from fastgen_runtime.models.model_config import ModelConfig
 
 __all__ = ["Runner", "RunnerConfig"]
 
+_NOT_FINITE: Final = ChunkResult(
+    failed="the model computed what is no finite number; its weights may be damaged, "
+    "or need a dtype with larger numbers"
+)
 _SLICE_BYTES: Final = 32 << 20
 """Logits that the log probabilities of a prompt take at a time."""
 
@@ -122,8 +126,12 @@ class Runner:
         results = dict.fromkeys(range(len(chunks)), ChunkResult())
         results.update(zip(wanted, self._draw(chunks, wanted, pieces[0]), strict=True))
         for row, piece in zip(told, pieces[1:], strict=True):
-            logprobs = self._prompt_logprobs(chunks[row], piece)
-            results[row] = replace(results[row], prompt_logprobs=logprobs)
+            told_logprobs = self._prompt_logprobs(chunks[row], piece)
+            results[row] = (
+                _NOT_FINITE
+                if told_logprobs is None
+                else replace(results[row], prompt_logprobs=told_logprobs)
+            )
         placed = {index: results[row] for row, index in enumerate(order)}
         return tuple(placed[index] for index in range(len(order)))
 
@@ -142,18 +150,26 @@ class Runner:
         results = []
         tokens = self._kernels.sample(logits, draws, self._vocabulary)
         for row, (token, (_, sampling)) in enumerate(zip(tokens, drawn, strict=True)):
+            if token is None:
+                results.append(_NOT_FINITE)
+                continue
             logprobs = None
             if sampling is not None and sampling.num_logprobs is not None:
                 (logprobs,) = self._logprobs(logits[row][None], [token], sampling.num_logprobs)
             results.append(ChunkResult(token, logprobs))
         return results
 
-    def _prompt_logprobs(self, chunk: Chunk, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
-        """Of the chunk's targets; few rows at once: logits are larger than hidden states."""
+    def _prompt_logprobs(self, chunk: Chunk, hidden: Tensor) -> tuple[TokenLogprobs, ...] | None:
+        """Of the chunk's targets; few rows at once: logits are larger than hidden states.
+
+        None where the largest logit of a row is no finite number.
+        """
         size = max(1, _SLICE_BYTES // (4 * self._config.vocab_size))
         told: list[TokenLogprobs] = []
         for start in range(0, len(chunk.targets), size):
             logits = self._logits(hidden[start : start + size])
+            if not logits.amax(-1).isfinite().all():
+                return None
             targets = chunk.targets[start : start + size]
             told += self._logprobs(logits, targets, chunk.num_prompt_logprobs or 0)
         return tuple(told)

@@ -110,6 +110,14 @@ class BlockPool:
             self._cached[digest] = block_id
             self._digests[block_id] = digest
 
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Held blocks have no known content any more: nobody else finds them."""
+        for block_id in block_ids:
+            digest = self._digests[block_id]
+            if digest is not None:
+                del self._cached[digest]
+                self._digests[block_id] = None
+
     def release(self, block_ids: Sequence[int]) -> None:
         """Drops a reference to each; the table's tail becomes free, and is lost, first."""
         for block_id in reversed(block_ids):

@@ -29,6 +29,8 @@ class RefusalKind(StrEnum):
     """Its deadline passed before it was complete."""
     INVALID = "invalid"
     """Send something else: the grammar cannot be used."""
+    FAILED = "failed"
+    """The model's trouble, not the client's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,15 @@ class Scheduled:
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What a step brought. Tokens that were computed again after a preemption do not count, nor do
-    prompt tokens that were in the cache."""
+    prompt tokens that were in the cache.
+
+    failed: requests that could not go on; they are gone.
+    """
 
     tokens: tuple[NewToken, ...]
     num_prompt_tokens: int
     num_output_tokens: int
+    failed: tuple[tuple[str, Refusal], ...] = ()
 
 
 class Scheduler:
@@ -156,9 +160,16 @@ class Scheduler:
     def commit(self, step: Step, results: Sequence[ChunkResult], now: float) -> Committed:
         """Notes that `step` was computed; `results`: one per chunk."""
         tokens: list[NewToken] = []
+        failed: list[tuple[str, Refusal]] = []
         num_prompt = 0
         for chunk, result in zip(step.chunks, results, strict=True):
             request = self._requests[chunk.request_id]
+            if result.failed is not None:
+                # Whatever went wrong may be in its blocks.
+                self.blocks.forget(request.block_ids)
+                self._forget(request)
+                failed.append((request.request_id, Refusal(RefusalKind.FAILED, result.failed)))
+                continue
             end = chunk.start + len(chunk.token_ids)
             request.num_computed = end
             if end > request.num_counted:
@@ -174,7 +185,7 @@ class Scheduler:
                 request.prompt_logprobs += result.prompt_logprobs[known:]
             if result.token_id is not None:
                 tokens.append(self._take_token(request, result.token_id, result, now))
-        return Committed(tuple(tokens), num_prompt, len(tokens))
+        return Committed(tuple(tokens), num_prompt, len(tokens), tuple(failed))
 
     def check(self) -> None:
         """Raises BlocksCorruptedError unless each block is free or in a running request's table,

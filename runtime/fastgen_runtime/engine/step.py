@@ -89,8 +89,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What a chunk brought: its next token, where one was wanted, and log probabilities."""
+    """What a chunk brought: its next token, where one was wanted, and log probabilities.
+
+    failed: why its request cannot go on; the rest says nothing then.
+    """
 
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    failed: str | None = None

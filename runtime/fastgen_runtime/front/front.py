@@ -286,6 +286,7 @@ _END_OF: Final = {
     ErrorKind.FULL: End.REFUSED,
     ErrorKind.UNAVAILABLE: End.REFUSED,
     ErrorKind.DEADLINE: End.DEADLINE,
+    ErrorKind.FAILED: End.FAILED,
 }
 
 _REFUSALS: Final = {
@@ -293,6 +294,7 @@ _REFUSALS: Final = {
     RefusalKind.TOO_LONG: (ErrorKind.INVALID, "prompt"),
     RefusalKind.EXPIRED: (ErrorKind.DEADLINE, None),
     RefusalKind.INVALID: (ErrorKind.INVALID, "grammar"),
+    RefusalKind.FAILED: (ErrorKind.FAILED, None),
 }
 
 

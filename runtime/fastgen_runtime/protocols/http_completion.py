@@ -25,6 +25,7 @@ _STATUS: Final = {
     ErrorKind.FULL: (429, "rate_limit_error", "replica_full"),
     ErrorKind.UNAVAILABLE: (503, "service_unavailable_error", "unavailable"),
     ErrorKind.DEADLINE: (504, "timeout_error", "deadline_exceeded"),
+    ErrorKind.FAILED: (500, "server_error", "model_failed"),
 }
 _RETRY_SECONDS: Final = "1"
 _JSON: Final = "application/json"
