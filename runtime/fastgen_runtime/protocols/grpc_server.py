@@ -41,6 +41,7 @@ _STATUS: Final = {
     ErrorKind.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ErrorKind.DEADLINE: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ErrorKind.FAILED: grpc.StatusCode.INTERNAL,
 }
 
 Context = grpc.aio.ServicerContext[Any, Any]
