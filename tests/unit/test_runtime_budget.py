@@ -1,6 +1,7 @@
 """Budgets keep running streams at their pace, and prompts moving whatever happens."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from synthetic_machine import CPU_LIKE, GPU_LIKE, Machine, Simulation
@@ -112,6 +113,20 @@ def test_prompts_get_a_block_per_step_even_when_the_pace_cannot_be_kept(cost: St
     assert max(ran.num_prompt_tokens for ran in owing) <= 64 + 20
 
 
+def test_a_stream_that_is_late_beyond_hope_holds_up_no_prompts() -> None:
+    """A freeze makes one stream miss its target for good: prompts then get more than a block."""
+    rng = random.Random(1)
+    machine = Machine(GPU_LIKE, slowness=lambda number: 4000.0 if number == 20 else 1.0)
+    simulation = Simulation(machine, LIMITS, Pace(0.016), num_blocks=4000)
+    victim = NewRequest("victim", [1] * 20, 2000, Sampling(), ignore_eos=True)
+    later = [replace(one, arrived=one.arrived + 40) for one in documents(4, 100.0, rng)]
+    simulation.run([victim, *later])
+    assert simulation.times["victim"][-1] > 2000 * 0.016
+    prompt_steps = [ran for ran in simulation.steps if ran.num_prompt_tokens > 20]
+    # At half a pace a step would hold one block, and the four documents would take 500 steps.
+    assert len(prompt_steps) < 32_000 / 200
+
+
 def test_streams_without_a_target_get_the_usual_constant() -> None:
     running = [stream(5, 0.0)]
     assert choose_budget(2048, 64, running, Pace(), COST, 1.0) == Budget(512)
@@ -157,6 +172,12 @@ def test_before_anything_is_known_prompts_get_a_block() -> None:
         ([(13, 10.0), (3, 10.0)], Pace(0.05), 0.05),
         ([(13, 10.0), (1, 10.0)], Pace(0.05), 0.025),
         ([(1, 10.0)], Pace(None, 0.2), 0.2),
+        # Beyond hope of 100 tokens: what is left is less than twice as long as it is late.
+        ([(1, 7.65)], Pace(0.05), 0.025),
+        ([(1, 7.55)], Pace(0.05), 0.1),
+        ([(1, 7.55)], Pace(0.05, 0.06), 0.06),
+        ([(1, 7.55), (3, 10.0)], Pace(0.05), 0.05),
+        ([(99, 5.0)], Pace(0.05), 0.1),
     ],
 )
 def test_how_long_a_step_may_take(

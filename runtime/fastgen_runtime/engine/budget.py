@@ -77,8 +77,10 @@ def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float
     """How long the next step may take; None when no stream runs or none has a target.
 
     A stream's token number k (from 0) is due k paces after its first one, so tokens that came
-    early give later ones more time (QoServe, arXiv 2503.22562). Requests that compute their
-    tokens again after a preemption are no streams until they have: they need large steps.
+    early give later ones more time (QoServe, arXiv 2503.22562). One that is so late that it misses
+    its target whatever it gets (`_is_lost`) holds up nobody's prompts any more. Requests that
+    compute their tokens again after a preemption are no streams until they have: they need large
+    steps.
     """
     target, gap = pace.seconds_per_token, pace.longest_gap_seconds
     if target is None and gap is None:
@@ -94,8 +96,20 @@ def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float
         is_any = True
         if target is not None:
             slack = first + request.num_output_tokens * target - now
-            seconds = min(seconds, slack if slack >= 0 else _CATCH_UP * target)
+            if slack >= 0:
+                seconds = min(seconds, slack)
+            elif not _is_lost(request, slack, target):
+                seconds = min(seconds, _CATCH_UP * target)
     return seconds if is_any else None
+
+
+def _is_lost(request: Request, slack: float, target: float) -> bool:
+    """Whether a late stream's last token would be late even if all came at the catch-up pace.
+
+    Its last token is due `left - 1` paces after the next one, whose slack is given (below 0).
+    """
+    left = request.new.max_tokens - request.num_output_tokens
+    return slack + (left - 1) * target < left * _CATCH_UP * target
 
 
 def _is_stream(request: Request) -> bool:
