@@ -45,6 +45,18 @@ def test_steps_report_what_was_expected_of_them() -> None:
     assert {b.budget_tokens for b in beats} == {32}
 
 
+def test_steps_that_tell_prompts_log_probabilities_are_neither_predicted_nor_learned_from() -> None:
+    engine = engine_of(BudgetMode.FIXED)
+    usual, asking = request("usual", 5, 3), request("asking", 50, 1)
+    predicted = []
+    for new in (asking, usual, asking, usual):
+        engine.add(replace(new, num_prompt_logprobs=0 if new is asking else None))
+        while engine.has_work:
+            predicted.append(engine.step().predicted_seconds is not None)
+    # The first three that count are those of the first usual request.
+    assert predicted == [False, False, *[False] * 3, False, False, *[True] * 3]
+
+
 def test_cached_tokens_are_reported_with_the_step_that_found_them() -> None:
     engine = engine_of(BudgetMode.FIXED)
     for name in "ab":

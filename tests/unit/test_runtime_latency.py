@@ -118,6 +118,20 @@ def test_an_hour_of_short_steps_does_not_blur_what_long_ones_take() -> None:
         assert predicted(model, shape) == pytest.approx(CPU_LIKE.seconds(shape), rel=0.15)
 
 
+def test_it_follows_a_machine_that_becomes_slower_little_by_little() -> None:
+    """So slowly that no step is unusual, and nothing is ever scaled."""
+    machine = Machine(CPU_LIKE, slowness=lambda number: 1 + number / 4000)
+    model, rng = LatencyModel(), random.Random(3)
+    for _ in range(500):
+        answers = decodes(rng.randrange(16, 40), rng.randrange(2000))
+        prompt = shape_of_chunks([(rng.randrange(4000), rng.randrange(1024, 2048))])
+        for shape in (answers, prompt):
+            model.observe(shape, machine.seconds(shape))
+    now = machine.slowness(1000)
+    for shape in (decodes(30), shape_of_chunks([(0, 1800)])):
+        assert predicted(model, shape) == pytest.approx(now * CPU_LIKE.seconds(shape), rel=0.03)
+
+
 observations = st.lists(
     st.tuples(
         st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 3000)), min_size=1, max_size=5),

@@ -79,6 +79,19 @@ def test_one_that_holds_nothing_by_itself_is_no_cheap_victim() -> None:
     assert plan.preempted == (needy,)
 
 
+def test_nobody_takes_the_place_that_a_prompt_made_by_preempting_another() -> None:
+    """Both prompts are stuck; the later one goes, and what it held is for the first one only."""
+    pool = BlockPool(12, 4)
+    stuck = [Request(request(f"r{i}", 28, 4), i) for i in range(2)]
+    for one in stuck:
+        one.block_ids, one.num_computed = pool.reserve(6) or [], 24
+    newcomer = Request(request("newcomer", 3, 1), 2)
+    plan = schedule(stuck, [newcomer], pool, Limits(20, 3, 1, 100), Budget(20), LengthHistory(1))
+    assert plan.preempted == (stuck[1],)
+    assert plan.pieces == ((stuck[0], 4),)
+    assert plan.admitted == ()
+
+
 def test_a_more_important_request_is_no_victim_of_a_less_important_one() -> None:
     scheduler, cache = scheduler_of(6), ToyCache(4)
     scheduler.add(replace(request("short", 3, 12), priority=-1))

@@ -98,16 +98,19 @@ class Engine:
         scheduled = self._scheduler.schedule(begun, self._budget(begun))
         step, cost = scheduled.step, self._latency.cost
         shape = shape_of(step)
+        # Logits of a prompt's tokens are none of what a shape counts.
+        is_usual = not any(chunk.targets for chunk in step.chunks)
         results = self._runner.run(step) if step.chunks else ()
         ended = time.monotonic()
         committed = self._scheduler.commit(step, results, ended)
         seconds = time.monotonic() - begun
-        self._latency.observe(shape, seconds)
+        if is_usual:
+            self._latency.observe(shape, seconds)
         return Beat(
             committed,
             shape.num_tokens,
             seconds,
-            predicted_seconds=None if cost is None or not step.chunks else cost.seconds(shape),
+            predicted_seconds=cost.seconds(shape) if cost and is_usual and step.chunks else None,
             budget_tokens=scheduled.budget_tokens,
             num_cached_tokens=scheduled.num_cached_tokens,
             expired=scheduled.expired,
