@@ -3,11 +3,12 @@
 import hashlib
 import secrets
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fastgen_runtime.engine.request import NewRequest
 from fastgen_runtime.engine.step import Sampling
 from fastgen_runtime.front.generation import (
+    MAX_LOGPROBS,
     ChatPrompt,
     ErrorKind,
     Generation,
@@ -22,6 +23,8 @@ from fastgen_runtime.front.prompt import prompt_length
 from fastgen_runtime.models.checkpoint import GenerationDefaults
 from fastgen_runtime.text.text_bound import TextBound
 
+MAX_TOLD_LOGPROBS: Final = 500_000
+"""Of one response, in which each takes some 65 bytes, and three times as much before."""
 _Number = TypeVar("_Number", int, float)
 
 
@@ -51,6 +54,32 @@ def check_size(prompt: Prompt, max_length: int, bound: TextBound | None) -> None
         )
     if bound is not None:
         _check_bytes(prompt, max_length, bound)
+
+
+def check_num_logprobs(
+    generation: Generation, num_prompts: int, num_prompt_tokens: int, max_length: int
+) -> None:
+    """Raises RequestError where a response would hold more log probabilities than are kept.
+
+    One choice of the longest request may always have as many as can be asked for.
+    """
+    room = max_length - num_prompt_tokens
+    num_tokens = room if generation.max_tokens is None else min(room, generation.max_tokens)
+    of_prompt = num_prompt_tokens * _per_token(generation.num_prompt_logprobs)
+    of_answer = num_tokens * _per_token(generation.num_logprobs)
+    num_told = (of_prompt + of_answer) * generation.num_choices * num_prompts
+    most = max(MAX_TOLD_LOGPROBS, max_length * (MAX_LOGPROBS + 1))
+    if num_told > most:
+        raise invalid(
+            "prompt_logprobs" if of_prompt > of_answer else "logprobs",
+            f"+ 1, times tokens, n and prompts, makes {num_told} log probabilities in one "
+            f"response, and it may hold {most}: ask for less of logprobs, prompt_logprobs, "
+            "max_tokens, n or prompts",
+        )
+
+
+def _per_token(num_logprobs: int | None) -> int:
+    return 0 if num_logprobs is None else num_logprobs + 1
 
 
 def new_request(

@@ -1,6 +1,6 @@
 """One answer in the making: tokens go in, pieces of text come out."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,16 @@ class Usage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+
+
+def sum_of(usages: Iterable[Usage]) -> Usage:
+    """The usage of a response to several prompts."""
+    prompt = output = cached = 0
+    for usage in usages:
+        prompt += usage.prompt_tokens
+        output += usage.output_tokens
+        cached += usage.cached_tokens
+    return Usage(prompt, output, cached)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,20 @@
 from dataclasses import dataclass
 
 from fastgen_api.names import Outcome
-from fastgen_runtime.front.generation import ChatPrompt, Generation
+from fastgen_runtime.front.generation import ChatPrompt
 from fastgen_runtime.front.goodness import End
-from fastgen_runtime.front.stream import Stream
+from fastgen_runtime.front.submission import Submission
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
     """A request's facts; never a word of prompt or answer.
 
-    protocol: `http` or `grpc`. received: Unix seconds when it came. waited_seconds: at a balancer
-    before. queue_seconds: until its first chunk. prefill_seconds: from then to the first token.
-    decode_seconds: from there to the last one. None where it did not get so far. finish_reasons:
-    of the choices that are complete. error: the sentence that the client got. is_chat: whether a
-    chat template made the prompt.
+    num_choices, tokens: of all its prompts. protocol: `http` or `grpc`. received: Unix seconds
+    when it came. waited_seconds: at a balancer before. queue_seconds: until its first chunk.
+    prefill_seconds: from then to the first token. decode_seconds: from there to the last one. None
+    where it did not get so far. finish_reasons: of the choices that are complete. error: the
+    sentence that the client got. is_chat: whether a chat template made the prompt.
     """
 
     request_id: str
@@ -41,20 +41,19 @@ class FinishedRequest:
 
 
 def finished_request(
-    stream: Stream,
-    generation: Generation,
+    submission: Submission,
     model: str,
     end: End,
     outcome: Outcome,
-    received: float,
     total_seconds: float,
     error: str | None,
 ) -> FinishedRequest:
     """The facts of a request that has ended. Its phases are those of its first choice to begin."""
-    timings, usage = stream.timings, stream.usage
+    generation = submission.generation
+    timings, usage, choices = submission.timings, submission.usage, submission.choices
     first, last = timings.first, timings.last
     started = min(
-        (choice.started.queue_seconds for choice in stream.choices if choice.started is not None),
+        (choice.started.queue_seconds for choice in choices if choice.started is not None),
         default=None,
     )
     to_first = None if first is None else first - timings.arrived
@@ -64,20 +63,18 @@ def finished_request(
         model=model,
         end=end,
         outcome=outcome,
-        num_choices=stream.num_choices,
+        num_choices=submission.num_choices,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         output_tokens=usage.output_tokens,
-        received=received,
+        received=submission.received,
         waited_seconds=timings.waited,
         total_seconds=total_seconds,
         queue_seconds=started,
         prefill_seconds=None if started is None or to_first is None else to_first - started,
         decode_seconds=None if first is None or last is None else last - first,
         finish_reasons=tuple(
-            choice.answer.finish.value
-            for choice in stream.choices
-            if choice.answer.finish is not None
+            choice.answer.finish.value for choice in choices if choice.answer.finish is not None
         ),
         error=error,
         traceparent=generation.traceparent,

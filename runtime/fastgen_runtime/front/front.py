@@ -15,25 +15,27 @@ from fastgen_runtime.engine.channel import (
     Ready,
     Refused,
     Report,
-    SetPace,
 )
 from fastgen_runtime.engine.engine import Load
-from fastgen_runtime.engine.request import NewToken, RefusalKind
+from fastgen_runtime.engine.request import NewToken
 from fastgen_runtime.front.admission import max_body_bytes
+from fastgen_runtime.front.ends import END_OF, ERROR_OF
 from fastgen_runtime.front.generation import (
     ErrorKind,
     Generation,
     RequestError,
     TextPrompt,
-    invalid,
 )
 from fastgen_runtime.front.goodness import End, Timings
 from fastgen_runtime.front.intake import Intake
 from fastgen_runtime.front.ledger import Ledger, Observer
 from fastgen_runtime.front.metrics import Metrics, Rate
+from fastgen_runtime.front.places import Places
 from fastgen_runtime.front.prompt import PromptEncoder
-from fastgen_runtime.front.replica_load import ReplicaLoad, add_gauges
+from fastgen_runtime.front.replica_load import ReplicaLoad, add_gauges, replica_load
+from fastgen_runtime.front.slo_file import pace_of
 from fastgen_runtime.front.stream import Choice, Stream
+from fastgen_runtime.front.submission import Submission
 from fastgen_runtime.models.checkpoint import Checkpoint
 from fastgen_runtime.text.detokenizer import Vocabulary
 
@@ -65,11 +67,11 @@ class Front:
         self._ledger = Ledger(metrics, slo, served_name, observers)
         self._intake = Intake(checkpoint, served_name)
         self._max_running = max_running
-        self._max_open = max_running + max_waiting
+        self._places = Places(max_running + max_waiting)
         self._streams: dict[str, Stream] = {}
         self._choices: dict[str, Choice] = {}
-        self._num_open = 0
-        self._num_requests = 0
+        self._num_accepted = 0
+        self._num_streams = 0
         self._num_commands = 0
         self._ready: Ready | None = None
         self._failure: str | None = None
@@ -102,55 +104,80 @@ class Front:
 
         Raises RequestError; counts the request once, however it ends.
         """
-        received, now = time.time(), time.monotonic()
-        self._num_requests += 1
-        timings = Timings(now, generation.waited_seconds or 0.0)
-        stream = Stream(str(self._num_requests), timings, generation.num_choices)
-        end, message = End.FAILED, None
-        try:
-            await self._open(generation, stream)
+        async with self.accept((generation,)) as submission, self.open(submission) as stream:
             yield stream
+
+    @asynccontextmanager
+    async def accept(self, generations: Sequence[Generation]) -> AsyncIterator[Submission]:
+        """Takes a request of one prompt or several, which are then to be opened one by one.
+
+        Whoever is accepted is served to the end: a drain waits for prompts that are not open yet.
+        Raises RequestError; counts the request once, however it ends.
+        """
+        submission = Submission(generations, time.time(), time.monotonic())
+        end, message = End.FAILED, None
+        self._num_accepted += 1
+        try:
+            self._check(submission)
+            yield submission
             end = End.CANCELLED
         except asyncio.CancelledError:
-            passed = generation.deadline is not None and time.monotonic() >= generation.deadline
+            deadline = submission.generation.deadline
+            passed = deadline is not None and time.monotonic() >= deadline
             end = End.DEADLINE if passed else End.CANCELLED
             raise
         except RequestError as error:
-            broke = error.kind is ErrorKind.UNAVAILABLE and stream.command_number is not None
-            end = End.FAILED if broke else _END_OF[error.kind]
+            broke = error.kind is ErrorKind.UNAVAILABLE and submission.has_begun
+            end = End.FAILED if broke else END_OF[error.kind]
             message = error.message
             raise
         finally:
+            self._num_accepted -= 1
+            self._closed.set()
+            end = End.COMPLETED if submission.is_finished else end
+            self._ledger.enter(submission, end, message)
+
+    @asynccontextmanager
+    async def open(self, submission: Submission, number: int = 0) -> AsyncIterator[Stream]:
+        """A stream of the answer to one of the prompts; leaving the context frees its blocks.
+
+        Raises RequestError. Where another prompt has begun, it waits for a place.
+        """
+        generation = submission.generations[number]
+        self._num_streams += 1
+        timings = Timings(submission.arrived, submission.waited)
+        stream = Stream(str(self._num_streams), timings, generation.num_choices)
+        if submission.streams:
+            await self._places.wait(stream.num_choices)
+        else:
+            self._places.take(stream.num_choices)
+        self._streams[stream.engine_id] = stream
+        submission.streams.append(stream)
+        try:
+            await self._begin(generation, stream, len(submission.generations))
+            yield stream
+        except RequestError as error:
+            raise submission.named(error, number) from error
+        finally:
             self._close(stream)
-            end = End.COMPLETED if stream.is_finished else end
-            self._ledger.enter(stream, generation, end, received, message)
 
     def count_invalid(
         self, message: str | None = None, *, request_id: str = "", protocol: str = ""
     ) -> None:
         """Counts a request that could not even be read; message: what its client was told."""
         generation = Generation(TextPrompt(""), request_id=request_id, protocol=protocol)
-        stream = Stream("", Timings(time.monotonic()))
-        self._ledger.enter(stream, generation, End.INVALID, time.time(), message)
+        submission = Submission((generation,), time.time(), time.monotonic())
+        self._ledger.enter(submission, End.INVALID, message)
 
     def load(self) -> ReplicaLoad:
         """From the engine's last report and the requests that it has not seen yet."""
-        report, ready = self._report, self._ready
-        unseen = [
-            stream
-            for stream in self._streams.values()
-            if stream.command_number is None or stream.command_number > report.num_commands
-        ]
-        return ReplicaLoad(
-            num_running=report.load.num_running,
-            num_waiting=report.load.num_waiting + sum(stream.num_choices for stream in unseen),
-            num_owed=report.load.num_owed + sum(stream.num_prompt_tokens for stream in unseen),
-            max_running=self._max_running,
-            num_blocks=ready.num_blocks if ready else 0,
-            num_free_blocks=report.load.num_free_blocks,
-            block_size=ready.block_size if ready else 0,
-            tokens_per_second=self._rate.per_second(time.monotonic()),
-            draining=self.draining,
+        return replica_load(
+            self._report,
+            self._ready,
+            self._streams.values(),
+            self._max_running,
+            self._rate.per_second(time.monotonic()),
+            self.draining,
         )
 
     def why_not_serving(self) -> str | None:
@@ -186,7 +213,7 @@ class Front:
                 self._push(event.tokens, now)
             case Refused(engine_id, refusal):
                 if choice := self._choices.get(engine_id):
-                    kind, field = _REFUSALS[refusal.kind]
+                    kind, field = ERROR_OF[refusal.kind]
                     choice.stream.fail(RequestError(kind, refusal.message, field))
             case Ready():
                 self._ready = event
@@ -205,7 +232,7 @@ class Front:
         """Waits until no request is open; False when some are after the timeout."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self._streams:
+                while self._num_accepted:
                     self._closed.clear()
                     await self._closed.wait()
         except TimeoutError:
@@ -217,36 +244,29 @@ class Front:
 
     # ---- inside ----
 
-    async def _open(self, generation: Generation, stream: Stream) -> None:
-        """Checks the request, makes its tokens and hands it to the engine."""
+    def _check(self, submission: Submission) -> None:
+        """Raises RequestError for all that can be seen without working on it."""
         if reason := self.why_not_serving():
             raise RequestError(ErrorKind.UNAVAILABLE, reason)
-        self._intake.check(generation, self.max_length)
-        self._take_places(stream)
+        several = len(submission.generations)
+        for number, generation in enumerate(submission.generations):
+            try:
+                self._intake.check(generation, self.max_length, several)
+            except RequestError as error:
+                raise submission.named(error, number) from error
+        self._places.check(submission.generation.num_choices)
+
+    async def _begin(self, generation: Generation, stream: Stream, num_prompts: int) -> None:
+        """Makes the request's tokens and hands it to the engine."""
+        if self._failure is not None:
+            raise RequestError(ErrorKind.UNAVAILABLE, self._failure)
         if generation.deadline is not None:
             self._end_at(generation.deadline, stream)
-        requests = await self._intake.begin(generation, stream, self.max_length)
+        requests = await self._intake.begin(generation, stream, self.max_length, num_prompts)
         for request, choice in zip(requests, stream.choices, strict=True):
             self._choices[choice.engine_id] = choice
             self._send(Add(request))
         stream.command_number = self._num_commands
-
-    def _take_places(self, stream: Stream) -> None:
-        """Each choice takes a place of the engine, until the request has ended."""
-        places = stream.num_choices
-        if places > self._max_open:
-            raise invalid(
-                "n", f"is {places}, and this replica takes at most {self._max_open} choices"
-            )
-        if self._num_open + places > self._max_open:
-            of = f", and this one asks for {places}" if places > 1 else ""
-            raise RequestError(
-                ErrorKind.FULL,
-                f"{self._num_open} requests are open of the {self._max_open} that this replica "
-                f"takes{of}",
-            )
-        self._num_open += places
-        self._streams[stream.engine_id] = stream
 
     def _push(self, tokens: Sequence[NewToken], now: float) -> None:
         choices = self._choices
@@ -254,6 +274,7 @@ class Front:
             choice = choices.get(token.request_id)
             if choice is not None and choice.push(token, now):
                 del choices[token.request_id]
+                self._places.make()
                 if token.finish is None:
                     # A stop string: the engine knows nothing of it.
                     self._send(Abort(token.request_id))
@@ -270,38 +291,10 @@ class Front:
     def _close(self, stream: Stream) -> None:
         if self._streams.pop(stream.engine_id, None) is None:
             return
-        self._num_open -= stream.num_choices
+        num_open = stream.num_incomplete
+        self._places.leave(num_open, stream.num_choices - num_open)
         if stream.timer is not None:
             stream.timer.cancel()
         for choice in stream.choices:
             if self._choices.pop(choice.engine_id, None) is not None:
                 self._send(Abort(choice.engine_id))
-        self._closed.set()
-
-
-_END_OF: Final = {
-    ErrorKind.INVALID: End.INVALID,
-    ErrorKind.UNKNOWN_MODEL: End.INVALID,
-    ErrorKind.TOO_LARGE: End.INVALID,
-    ErrorKind.FULL: End.REFUSED,
-    ErrorKind.UNAVAILABLE: End.REFUSED,
-    ErrorKind.DEADLINE: End.DEADLINE,
-    ErrorKind.FAILED: End.FAILED,
-}
-
-_REFUSALS: Final = {
-    RefusalKind.FULL: (ErrorKind.FULL, None),
-    RefusalKind.TOO_LONG: (ErrorKind.INVALID, "prompt"),
-    RefusalKind.EXPIRED: (ErrorKind.DEADLINE, None),
-    RefusalKind.INVALID: (ErrorKind.INVALID, "grammar"),
-    RefusalKind.FAILED: (ErrorKind.FAILED, None),
-}
-
-
-def pace_of(slo: SLO) -> SetPace:
-    """What the SLO asks of running streams."""
-    per_token, gap = slo.time_per_output_token, slo.token_gap
-    return SetPace(
-        seconds_per_token=None if per_token is None else per_token.milliseconds / 1e3,
-        longest_gap_seconds=None if gap is None else gap.max_milliseconds / 1e3,
-    )

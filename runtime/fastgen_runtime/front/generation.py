@@ -266,15 +266,10 @@ def _check_messages(messages: Sequence[ChatMessage]) -> None:
                 f"must be one of {', '.join(CHAT_ROLES)}, not {message.role[:32]!r}",
             )
         if message.tool_calls and message.role != "assistant":
-            raise invalid(
-                f"messages[{number}].tool_calls", f"is for the role assistant, not {message.role!r}"
-            )
-        if message.tool_call_id is None and message.role == "tool":
-            raise invalid(f"messages[{number}].tool_call_id", "is missing")
-        if message.tool_call_id is not None and message.role != "tool":
-            raise invalid(
-                f"messages[{number}].tool_call_id", f"is for the role tool, not {message.role!r}"
-            )
+            raise invalid(f"messages[{number}].tool_calls", "is for the role assistant only")
+        if (message.tool_call_id is None) == (message.role == "tool"):
+            why = "is missing" if message.role == "tool" else "is for the role tool only"
+            raise invalid(f"messages[{number}].tool_call_id", why)
 
 
 def _check_tools(tools: Sequence[Tool]) -> None:

@@ -5,13 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fastgen_runtime.engine.grammar import check_grammar
 from fastgen_runtime.engine.request import Grammar, NewRequest
-from fastgen_runtime.front.admission import check_size, new_request, requests_of_choices
+from fastgen_runtime.front.admission import (
+    check_num_logprobs,
+    check_size,
+    new_request,
+    requests_of_choices,
+)
 from fastgen_runtime.front.answer import Answer, PromptEcho
 from fastgen_runtime.front.generation import (
     ErrorKind,
     Generation,
     RequestError,
     TextPrompt,
+    TokenPrompt,
     check,
     invalid,
 )
@@ -33,7 +39,7 @@ class Intake:
         self._defaults = checkpoint.generation_defaults
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="grammar")
 
-    def check(self, generation: Generation, max_length: int) -> None:
+    def check(self, generation: Generation, max_length: int, num_prompts: int = 1) -> None:
         """Raises RequestError for all that can be seen without working on it."""
         if generation.model not in ("", self._served_name):
             name = generation.model[:128]
@@ -41,11 +47,17 @@ class Intake:
             raise RequestError(ErrorKind.UNKNOWN_MODEL, message, "model")
         check(generation, self._vocabulary_size)
         check_size(generation.prompt, max_length, self.encoder.text_bound)
+        if isinstance(generation.prompt, TokenPrompt):
+            num_tokens = len(generation.prompt.token_ids)
+            check_num_logprobs(generation, num_prompts, num_tokens, max_length)
 
     async def begin(
-        self, generation: Generation, stream: Stream, max_length: int
+        self, generation: Generation, stream: Stream, max_length: int, num_prompts: int = 1
     ) -> list[NewRequest]:
-        """The engine's requests, one per choice, and the stream ready for their tokens."""
+        """The engine's requests, one per choice, and the stream ready for their tokens.
+
+        num_prompts: of the whole response.
+        """
         if generation.grammar is not None:
             await self._check_grammar(generation.grammar)
         token_ids = await self.encoder.encode(generation.prompt)
@@ -60,6 +72,7 @@ class Intake:
             self._defaults,
             timings.arrived,
         )
+        check_num_logprobs(generation, num_prompts, len(token_ids), max_length)
         requests = requests_of_choices(first, stream.num_choices)
         timings.choices = [TokenTimes() for _ in requests]
         choices = []

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 from fastgen_api.spec import SLO
 from fastgen_runtime.front.finished import FinishedRequest, finished_request
-from fastgen_runtime.front.generation import Generation
 from fastgen_runtime.front.goodness import End, classify, is_counted_by_balancer
 from fastgen_runtime.front.metrics import Metrics
-from fastgen_runtime.front.stream import Stream
+from fastgen_runtime.front.submission import Submission
 from fastgen_runtime.log import log_problem
 
 Observer = Callable[[FinishedRequest], None]
@@ -27,14 +26,12 @@ class Ledger:
 
     def enter(
         self,
-        stream: Stream,
-        generation: Generation,
+        submission: Submission,
         end: End,
-        received: float,
         message: str | None = None,
     ) -> None:
-        """received: Unix seconds. message: the error that the client got."""
-        timings = stream.timings
+        """message: the error that the client got."""
+        timings, generation = submission.timings, submission.generation
         ended = time.monotonic()
         verdict = classify(timings, end, ended, self.slo)
         if generation.waited_seconds is None or not is_counted_by_balancer(end):
@@ -43,12 +40,10 @@ class Ledger:
         if not self._observers:
             return
         finished = finished_request(
-            stream,
-            generation,
+            submission,
             self._model,
             end,
             verdict.outcome,
-            received,
             ended - timings.arrived,
             message,
         )

@@ -1,10 +1,12 @@
 """How loaded a replica is, as its front knows it: told to balancers and in metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fastgen_api.names import Metric
+from fastgen_runtime.engine.channel import Ready, Report
 from fastgen_runtime.front.metrics import Metrics
+from fastgen_runtime.front.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,33 @@ class ReplicaLoad:
     def kv_usage(self) -> float:
         """Share of the blocks that are in use."""
         return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
+
+
+def replica_load(
+    report: Report,
+    ready: Ready | None,
+    streams: Iterable[Stream],
+    max_running: int,
+    tokens_per_second: float,
+    draining: bool,
+) -> ReplicaLoad:
+    """report: the engine's last one. streams: of all open requests, seen by the engine or not."""
+    unseen = [
+        stream
+        for stream in streams
+        if stream.command_number is None or stream.command_number > report.num_commands
+    ]
+    return ReplicaLoad(
+        num_running=report.load.num_running,
+        num_waiting=report.load.num_waiting + sum(stream.num_choices for stream in unseen),
+        num_owed=report.load.num_owed + sum(stream.num_prompt_tokens for stream in unseen),
+        max_running=max_running,
+        num_blocks=ready.num_blocks if ready else 0,
+        num_free_blocks=report.load.num_free_blocks,
+        block_size=ready.block_size if ready else 0,
+        tokens_per_second=tokens_per_second,
+        draining=draining,
+    )
 
 
 def add_gauges(metrics: Metrics, load: Callable[[], ReplicaLoad]) -> None:

@@ -1,4 +1,4 @@
-"""The SLO's file, which changes under a running replica."""
+"""The SLO's file, which changes under a running replica, and the pace that it asks for."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import msgspec
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import SLO, slo_from_json
+from fastgen_runtime.engine.channel import SetPace
 from fastgen_runtime.log import log_event, log_problem
 from fastgen_runtime.startup_error import StartupError
 
@@ -53,3 +54,12 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def pace_of(slo: SLO) -> SetPace:
+    """What the SLO asks of running streams."""
+    per_token, gap = slo.time_per_output_token, slo.token_gap
+    return SetPace(
+        seconds_per_token=None if per_token is None else per_token.milliseconds / 1e3,
+        longest_gap_seconds=None if gap is None else gap.max_milliseconds / 1e3,
+    )

@@ -77,6 +77,11 @@ class Stream:
         return not self._num_incomplete
 
     @property
+    def num_incomplete(self) -> int:
+        """Choices that have not had their last token."""
+        return self._num_incomplete
+
+    @property
     def num_prompt_tokens(self) -> int:
         return self.timings.prompt_tokens
 

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fastgen_api.names import Header
-from fastgen_runtime.front.answer import Usage
+from fastgen_runtime.front.answer import Usage, sum_of
 from fastgen_runtime.front.front import Front
 from fastgen_runtime.front.generation import ErrorKind, RequestError
 from fastgen_runtime.protocols.asked import Asked
 from fastgen_runtime.protocols.prompt_batch import BatchDelta, deltas_of, open_batch
-from fastgen_runtime.protocols.response_head import ResponseWriter, sum_of
+from fastgen_runtime.protocols.response_head import ResponseWriter
 
 _STATUS: Final = {
     ErrorKind.INVALID: (400, "invalid_request_error", None),

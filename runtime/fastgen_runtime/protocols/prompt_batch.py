@@ -8,7 +8,7 @@ from typing import Final
 
 from fastgen_runtime.front.answer import Delta
 from fastgen_runtime.front.front import Front
-from fastgen_runtime.front.generation import Generation, RequestError
+from fastgen_runtime.front.generation import Generation
 from fastgen_runtime.front.stream import Stream
 
 _MAX_UNTAKEN: Final = 64
@@ -36,37 +36,33 @@ async def open_batch(
 ) -> AsyncIterator[AsyncIterator[BatchDelta]]:
     """Deltas of all of them, as they come; raises RequestError where the first one breaks off.
 
-    At most half of the replica's places are taken at once, so that one request leaves room for
-    others. Leaving the context early frees the blocks of all.
+    They are one request. At most half of the replica's places are taken at once, so that it leaves
+    room for others. Leaving the context early frees the blocks of all.
     """
-    places = front.load().max_running // 2
-    several = asyncio.Semaphore(max(1, places // generations[0].num_choices))
-    untaken: asyncio.Queue[BatchDelta | BaseException | None] = asyncio.Queue(_MAX_UNTAKEN)
+    async with front.accept(generations) as submission:
+        places = front.load().max_running // 2
+        several = asyncio.Semaphore(max(1, places // submission.generation.num_choices))
+        untaken: asyncio.Queue[BatchDelta | BaseException | None] = asyncio.Queue(_MAX_UNTAKEN)
 
-    async def answer(number: int, generation: Generation) -> None:
+        async def answer(number: int) -> None:
+            try:
+                async with several, front.open(submission, number) as stream:
+                    async for delta in deltas_of(number, stream):
+                        await untaken.put(delta)
+            except Exception as error:
+                await untaken.put(error)
+            else:
+                await untaken.put(None)
+
+        tasks = [asyncio.create_task(answer(number)) for number in range(len(generations))]
         try:
-            async with several, front.submit(generation) as stream:
-                async for delta in deltas_of(number, stream):
-                    await untaken.put(delta)
-        except RequestError as error:
-            await untaken.put(_numbered(error, number))
-        except Exception as error:
-            await untaken.put(error)
-        else:
-            await untaken.put(None)
-
-    tasks = [
-        asyncio.create_task(answer(number, generation))
-        for number, generation in enumerate(generations)
-    ]
-    try:
-        yield _take(untaken, len(tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+            yield _take(untaken, len(tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
 
 
 async def _take(
@@ -80,11 +76,3 @@ async def _take(
                 num_open -= 1
             case BaseException() as error:
                 raise error
-
-
-def _numbered(error: RequestError, number: int) -> RequestError:
-    """The error, with the prompt that it is about."""
-    if error.field != "prompt" or not error.message.startswith("prompt"):
-        return error
-    field = f"prompt[{number}]"
-    return RequestError(error.kind, field + error.message.removeprefix("prompt"), field)

@@ -1,6 +1,5 @@
 """What all of OpenAI's responses have in common: their head, usage and server-sent events."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -67,16 +66,6 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
-
-
-def sum_of(usages: Iterable[Usage]) -> Usage:
-    """The usage of a response to several prompts."""
-    prompt = output = cached = 0
-    for usage in usages:
-        prompt += usage.prompt_tokens
-        output += usage.output_tokens
-        cached += usage.cached_tokens
-    return Usage(prompt, output, cached)
 
 
 def split_event(body: dict[str, Any], hole: str) -> tuple[bytes, bytes]:
