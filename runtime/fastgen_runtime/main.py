@@ -78,6 +78,11 @@ def serve(
         deployment=deployment,
         namespace=namespace,
     )
+    _run(config)
+
+
+def _run(config: Config) -> None:
+    """Serves until told to stop, then exits."""
     start_logging("fastgen-runtime")
     # gRPC's own lines are no JSON, and tell nothing that ours do not; it reads this when imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
