@@ -3,31 +3,17 @@
 import asyncio
 import json
 import socket
-import time
 
 import grpc
 import httpx2
 import pytest
 from bystander import bystander
+from open_requests import running, wait_for_running
 from replica_process import ReplicaProcess
 
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 900, "stream": True, "ignore_eos": True}
-
-
-def running(replica: ReplicaProcess) -> int:
-    load = replica.load()
-    return load.running_requests + load.waiting_requests
-
-
-async def wait_for_running(replica: ReplicaProcess, count: int) -> float:
-    """Seconds until so many requests are open."""
-    begun = time.monotonic()
-    while running(replica) != count:
-        assert time.monotonic() - begun < 10, f"{running(replica)} requests are open"
-        await asyncio.sleep(0.01)
-    return time.monotonic() - begun
 
 
 async def test_a_client_that_leaves_frees_its_blocks(replica: ReplicaProcess) -> None:

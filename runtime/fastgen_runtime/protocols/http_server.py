@@ -6,6 +6,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, Final
 
 import uvicorn
@@ -31,6 +32,7 @@ from fastgen_runtime.protocols.http_completion import (
     error_response,
     json_response,
 )
+from fastgen_runtime.protocols.http_connection import Connection, ConnectionState
 from fastgen_runtime.protocols.openai_chat import read_chat
 from fastgen_runtime.protocols.openai_completion import read_completion
 from fastgen_runtime.protocols.response_head import VERSION, ResponseHead
@@ -47,17 +49,18 @@ class HttpServer:
 
     def __init__(self, front: Front, replica: str) -> None:
         config = uvicorn.Config(
-            make_app(front, replica),
-            http="httptools",
+            make_app(front),
+            http=Connection,
             ws="none",
             lifespan="off",
             access_log=False,
             server_header=False,
+            headers=[(Header.REPLICA, replica)],
             log_config=None,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=5,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, ConnectionState(front.max_body_bytes))
         self._socket: socket.socket | None = None
         self._ended = asyncio.Event()
         self._ended.set()
@@ -83,14 +86,24 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, state: ConnectionState) -> None:
+        super().__init__(config)
+        self.server_state = self._state = state
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called every 0.1 s."""
+        if counter % 10 == 0:
+            self._state.expire(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to the replica, which drains first."""
         yield
 
 
-def make_app(front: Front, replica: str) -> ASGIApp:
-    """The application; every response names the replica and repeats the request's id."""
+def make_app(front: Front) -> ASGIApp:
+    """The application; every response repeats the request's id."""
     endpoints = _Endpoints(front)
     app = Starlette(
         routes=[
@@ -112,15 +125,14 @@ def make_app(front: Front, replica: str) -> ASGIApp:
     )
     # A redirect would lead to whatever host the client's own header names.
     app.router.redirect_slashes = False
-    return _Named(app, replica)
+    return _Named(app)
 
 
 class _Named:
-    """Gives each request an id and names the replica in each response."""
+    """Gives each request an id."""
 
-    def __init__(self, app: ASGIApp, replica: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._replica = replica
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -132,9 +144,7 @@ class _Named:
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers[Header.REQUEST_ID] = request_id
-                headers[Header.REPLICA] = self._replica
+                MutableHeaders(scope=message)[Header.REQUEST_ID] = request_id
             await send(message)
 
         await self._app(scope, receive, send_named)
@@ -220,12 +230,15 @@ class _Endpoints:
         if declared.isdecimal() and int(declared) > _DISCARDED_BYTES:
             raise too_large
         size = 0
-        async for piece in request.stream():
-            size += len(piece)
-            if size <= limit:
-                body += piece
-            elif size > _DISCARDED_BYTES:
-                raise too_large
+        try:
+            async for piece in request.stream():
+                size += len(piece)
+                if size <= limit:
+                    body += piece
+                elif size > _DISCARDED_BYTES:
+                    raise too_large
+        except ClientDisconnect:
+            raise RequestError(ErrorKind.INVALID, "the body was cut short") from None
         if size > limit:
             raise too_large
         return bytes(body)
@@ -238,8 +251,6 @@ class _Endpoints:
             request_id = request.scope["request_id"]
             self._front.count_invalid(error.message, request_id=request_id, protocol="http")
             raise
-        except ClientDisconnect:
-            raise RequestError(ErrorKind.INVALID, "the body was cut short") from None
 
 
 def _origin(request: Request) -> Origin:
@@ -259,8 +270,15 @@ async def _request_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    body = error_body(str(error.detail), "invalid_request_error", None, None)
-    return json_response(error.status_code, body, dict(error.headers or {}))
+    message, headers = str(error.detail), dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # Starlette's order is a set's.
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+        message = (
+            f"{request.method} does nothing at {request.url.path[:128]}; {headers['Allow']} does"
+        )
+    body = error_body(message, "invalid_request_error", None, None)
+    return json_response(error.status_code, body, headers)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
