@@ -6,6 +6,7 @@ import time
 import grpc
 import httpx2
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
@@ -55,6 +56,35 @@ async def test_a_call_without_a_message_ends(replica: ReplicaProcess, method: st
                 await call.read()
     assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert failed.value.details() == "the call ended without a message"
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_swells_is_no_full_replica(replica: ReplicaProcess, method: str) -> None:
+    """40 KB on the wire pass the balancer, which would ask every other replica."""
+    request = inference_pb2.GenerateRequest(text="a" * 40_000_000).SerializeToString()
+    async with replica.channel() as channel:
+        call = channel.unary_stream(method)(request, compression=grpc.Compression.Gzip)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await call.read()
+    assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "once decompressed, is larger than the" in (failed.value.details() or "")
+
+
+async def test_gzip_is_opened_and_deflate_is_not_taken(replica: ReplicaProcess) -> None:
+    request = inference_pb2.GenerateRequest(text="Hi " * 100)
+    request.stopping.max_tokens = 1
+    async with replica.channel() as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        (response,) = [r async for r in stub.Generate(request, compression=grpc.Compression.Gzip)]
+        assert response.usage.prompt_tokens == 101
+        long_name = health_pb2.HealthCheckRequest(service="a" * 200)
+        for compression, code in (
+            (grpc.Compression.Gzip, grpc.StatusCode.NOT_FOUND),
+            (grpc.Compression.Deflate, grpc.StatusCode.UNIMPLEMENTED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await health_pb2_grpc.HealthStub(channel).Check(long_name, compression=compression)
+            assert failed.value.code() is code
 
 
 async def test_long_metadata_is_no_full_replica(replica: ReplicaProcess) -> None:

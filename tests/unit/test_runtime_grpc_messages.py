@@ -1,6 +1,7 @@
 """A gRPC call has one message, or an error that says what is wrong."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,7 +10,7 @@ from fastgen_api.v1 import inference_pb2
 from fastgen_runtime.front.generation import ErrorKind, RequestError
 from fastgen_runtime.protocols.grpc_messages import Unreadable, first_message, reader
 
-read = reader(inference_pb2.GenerateRequest)
+read = reader(inference_pb2.GenerateRequest, max_bytes=1000)
 Messages = AsyncIterator[inference_pb2.GenerateRequest | Unreadable]
 
 
@@ -25,7 +26,27 @@ async def test_the_first_message_counts() -> None:
     assert await first_message(messages(b"")) == inference_pb2.GenerateRequest()
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\x05a"])
+async def test_a_message_by_gzip_is_opened_to_its_limit() -> None:
+    for length in (0, 997):
+        request = inference_pb2.GenerateRequest(text="a" * length)
+        data = gzip.compress(request.SerializeToString())
+        assert await first_message(messages(data)) == request
+    data = gzip.compress(inference_pb2.GenerateRequest(text="a" * 998).SerializeToString())
+    with pytest.raises(RequestError, match="larger than the 1000 bytes") as refused:
+        await first_message(messages(data))
+    assert refused.value.kind is ErrorKind.TOO_LARGE
+
+
+HELLO = gzip.compress(b"\x0a\x05hello")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\x05a"),
+        *(HELLO[:-1], HELLO + b"x", HELLO[:12] + b"\xff" + HELLO[13:], gzip.compress(b"\xff")),
+    ],
+)
 async def test_what_cannot_be_read_is_the_callers_error(data: bytes) -> None:
     with pytest.raises(RequestError, match="cannot be read") as refused:
         await first_message(messages(data))

@@ -24,7 +24,13 @@ from fastgen_runtime.front.generation import (
     waited_seconds,
 )
 from fastgen_runtime.protocols.grpc_generation import generation_of, response_of
-from fastgen_runtime.protocols.grpc_messages import Unreadable, first_message, reader
+from fastgen_runtime.protocols.grpc_messages import (
+    UNOPENED,
+    Opener,
+    Unreadable,
+    first_message,
+    reader,
+)
 
 SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _HEALTH_POLL_SECONDS: Final = 0.2
@@ -111,15 +117,16 @@ class Inference:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service's methods, by their names in the definition."""
+        max_bytes = max_message_bytes(self._front.max_body_bytes)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Generate": grpc.stream_stream_rpc_method_handler(
                 self.Generate,
-                request_deserializer=reader(inference_pb2.GenerateRequest),
+                request_deserializer=reader(inference_pb2.GenerateRequest, max_bytes),
                 response_serializer=inference_pb2.GenerateResponse.SerializeToString,
             ),
             "GetLoad": grpc.stream_unary_rpc_method_handler(
                 self.GetLoad,
-                request_deserializer=reader(inference_pb2.GetLoadRequest),
+                request_deserializer=reader(inference_pb2.GetLoadRequest, max_bytes),
                 response_serializer=inference_pb2.GetLoadResponse.SerializeToString,
             ),
         }
@@ -159,10 +166,11 @@ class Inference:
 
 
 def max_message_bytes(max_body_bytes: int) -> int:
-    """What gRPC itself receives.
+    """What gRPC itself receives, and what a compressed message may hold.
 
-    Above it the error is gRPC's own RESOURCE_EXHAUSTED, which a balancer takes for a full replica
-    and tries elsewhere: whatever passes the balancer has to get our INVALID_ARGUMENT instead.
+    The error for a longer message, as it was sent, is gRPC's own RESOURCE_EXHAUSTED, which a
+    balancer takes for a full replica and tries elsewhere: whatever passes the balancer has to get
+    our INVALID_ARGUMENT instead.
     """
     return max(MAX_PROXIED_BYTES, max_body_bytes) * 2
 
@@ -172,17 +180,20 @@ class GrpcServer:
 
     def __init__(self, front: Front, replica: str) -> None:
         self._front = front
+        max_bytes = max_message_bytes(front.max_body_bytes)
         self._server = grpc.aio.server(
+            interceptors=(Opener(SERVICE, max_bytes),),
             options=(
+                *UNOPENED,
                 # Two replicas must not share a port without noticing.
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", max_message_bytes(front.max_body_bytes)),
+                ("grpc.max_receive_message_length", max_bytes),
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
                 # Idle streams of a balancer are kept alive by pings.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),
-            )
+            ),
         )
         self._health = health.aio.HealthServicer()
         self._server.add_generic_rpc_handlers((Inference(front, replica).handler(),))
