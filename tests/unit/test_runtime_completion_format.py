@@ -87,7 +87,7 @@ def test_choices_keep_their_index(texts: TokenTexts) -> None:
     assert chunk["choices"][0]["index"] == 5
     for base, index, text in ((4, 1, "c"), (0, 0, "a"), (4, 1, "d")):
         whole.add(base, Delta(text, (1,), FinishReason.STOP, None, index))
-    body = json.loads(whole.whole(USAGE))
+    body = json.loads(b"".join(whole.whole(USAGE)))
     assert [(one["index"], one["text"]) for one in body["choices"]] == [(0, "a"), (5, "cd")]
     assert body["usage"] == USAGE_BODY
 
@@ -103,7 +103,7 @@ def test_log_probabilities_of_a_chat(texts: TokenTexts) -> None:
     told = Told(num_logprobs=1, with_token_ids=True)
     stream, whole = (ChatWriter(HEAD, told, texts) for _ in range(2))
     whole.add(0, ANSWER)
-    (choice,) = json.loads(whole.whole(USAGE))["choices"]
+    (choice,) = json.loads(b"".join(whole.whole(USAGE)))["choices"]
     first, second = choice["logprobs"]["content"]
     assert first == {
         "token": "bytes:\\xc3",
@@ -129,7 +129,7 @@ def test_an_echo_with_log_probabilities(texts: TokenTexts) -> None:
                    prompt=echo)  # fmt: skip
     stream, whole = (CompletionWriter(HEAD, told, texts) for _ in range(2))
     whole.add(0, answer)
-    (choice,) = json.loads(whole.whole(USAGE))["choices"]
+    (choice,) = json.loads(b"".join(whole.whole(USAGE)))["choices"]
     assert choice["text"] == "<end>Hié"
     assert choice["logprobs"] == {
         "tokens": ["<end>", "Hi", "bytes:\\xc3", "bytes:\\xa9", "<end>"],
@@ -162,7 +162,38 @@ def test_deltas_of_a_whole_answer_are_joined(texts: TokenTexts) -> None:
     at_once.add(0, ANSWER)
     in_two.add(0, Delta("", (FIRST,), logprobs=LOGPROBS[:1]))
     in_two.add(0, Delta("é", (SECOND,), FinishReason.STOP, USAGE, logprobs=LOGPROBS[1:]))
-    assert in_two.whole(USAGE) == at_once.whole(USAGE)
+    assert b"".join(in_two.whole(USAGE)) == b"".join(at_once.whole(USAGE))
+
+
+@pytest.mark.parametrize("kind", [CompletionWriter, ChatWriter])
+def test_a_long_prompt_is_encoded_once_and_in_steps(
+    kind: type[CompletionWriter | ChatWriter], texts: TokenTexts
+) -> None:
+    told = Told(num_choices=3, num_prompt_logprobs=2, num_logprobs=2, is_echo=True)
+    logprobs = (TokenLogprobs(HI, -3.0, 4, ((0, -1.0), (FIRST, -2.0))),) * 1000
+    echo = PromptEcho("Hi" * 1001, (HI,) * 1001, logprobs)
+    writer, at_once = (kind(HEAD, told, texts) for _ in range(2))
+    assert sum(1 for _ in writer.prepare(0, echo)) >= 16
+    assert list(writer.prepare(0, echo)) == []
+    for index in range(3):
+        for one in (writer, at_once):
+            one.add(0, Delta("é", (), FinishReason.STOP, USAGE, index, prompt=echo))
+    pieces = list(writer.whole(USAGE))
+    assert len(pieces) == 5
+    assert b"".join(pieces) == b"".join(at_once.whole(USAGE))
+    assert len(json.loads(b"".join(pieces))["choices"]) == 3
+
+
+def test_choices_go_on_behind_the_echoed_prompt_each_by_itself(texts: TokenTexts) -> None:
+    """The prompt ends within a character that each choice ends in its own way."""
+    told = Told(num_choices=2, num_logprobs=0, is_echo=True)
+    echo = PromptEcho("Hi", (HI, FIRST), (TokenLogprobs(FIRST, -1.0, 1),))
+    writer = CompletionWriter(HEAD, told, texts)
+    one, other = (TokenLogprobs(token_id, -1.0, 1) for token_id in (SECOND, HI))
+    writer.add(0, Delta("", (SECOND, HI), None, logprobs=(one, other), prompt=echo))
+    writer.add(0, Delta("", (HI, HI), None, None, 1, logprobs=(other, other), prompt=echo))
+    choices = json.loads(b"".join(writer.whole(USAGE)))["choices"]
+    assert [choice["logprobs"]["text_offset"] for choice in choices] == [[0, 2, 2, 3], [0, 2, 2, 5]]
 
 
 def test_what_is_told_of_a_chats_prompt(texts: TokenTexts) -> None:
@@ -172,7 +203,7 @@ def test_what_is_told_of_a_chats_prompt(texts: TokenTexts) -> None:
     deltas = [Delta("a", (0,), None, None, index, prompt=echo) for index in range(2)]
     for delta in deltas:
         whole.add(0, delta)
-    body = json.loads(whole.whole(USAGE))
+    body = json.loads(b"".join(whole.whole(USAGE)))
     assert body["prompt_token_ids"] == [END, HI]
     assert body["prompt_logprobs"][1] == {"1": {"logprob": -3.0, "rank": 4, "decoded_token": "Hi"}}
     chunks = [parse(stream.events(0, delta, USAGE))[0] for delta in deltas]
@@ -218,7 +249,7 @@ def test_calls_of_tools_whole(texts: TokenTexts) -> None:
     writer.add(0, Delta(CALLS[30:], (1,), FinishReason.STOP, USAGE))
     writer.add(0, Delta(CALLS[5:44], (1,), FinishReason.LENGTH, USAGE, index=1))
     writer.add(0, Delta("<tool_call> no", (1,), FinishReason.STOP, USAGE, index=2))
-    calls, cut, text = json.loads(writer.whole(USAGE))["choices"]
+    calls, cut, text = json.loads(b"".join(writer.whole(USAGE)))["choices"]
     assert calls["message"]["content"] == "Well:"
     assert [call["function"] for call in calls["message"]["tool_calls"]] == [
         {"name": "f", "arguments": '{"a": 1}'},

@@ -1,12 +1,14 @@
 """Responses of /v1/chat/completions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from fastgen_runtime.engine.request import FinishReason
 from fastgen_runtime.front.answer import Delta, PromptEcho, Usage
 from fastgen_runtime.protocols.asked import Told
-from fastgen_runtime.protocols.openai_logprobs import chat_logprobs, prompt_logprobs
+from fastgen_runtime.protocols.openai_logprobs import chat_logprobs
 from fastgen_runtime.protocols.openai_tools import ToolUse
 from fastgen_runtime.protocols.response_head import (
     DONE,
@@ -16,6 +18,7 @@ from fastgen_runtime.protocols.response_head import (
     split_event,
     usage_fields,
 )
+from fastgen_runtime.protocols.told_prompt import ToldPrompts, body_pieces
 from fastgen_runtime.text.token_text import TokenTexts
 from fastgen_runtime.text.tools.source import Arguments, CallStart, Text, ToolEvent
 
@@ -31,22 +34,26 @@ class ChatWriter:
         self._told = told
         self._texts = texts
         self._choices: dict[int, _Choice] = {}
+        self._prompts = ToldPrompts(told, texts)
         self._prompt: dict[str, Any] = {}
 
+    def prepare(self, base: int, echo: PromptEcho) -> Iterator[None]:
+        return self._prompts.prepare(base, echo)
+
     def add(self, base: int, delta: Delta) -> None:
-        self._note_prompt(delta.prompt)
+        self._note_prompt(base, delta.prompt)
         self._choice(base, delta).add(delta)
 
-    def whole(self, usage: Usage) -> bytes:
-        choices = [choice.whole() for _, choice in sorted(self._choices.items())]
-        tail = {"choices": choices, "usage": usage_fields(usage)}
-        return encode(self._whole_head | tail | self._prompt)
+    def whole(self, usage: Usage) -> Iterator[bytes]:
+        choices = (choice.whole() for _, choice in sorted(self._choices.items()))
+        tail = {"choices": [], "usage": usage_fields(usage)}
+        return body_pieces(self._whole_head | tail | self._prompt, choices)
 
     def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
         choice = self._choice(base, delta)
         if choice.is_plain and choice.has_begun:
             return choice.plain_events(delta)
-        told = self._told_prompt(delta.prompt)
+        told = self._told_prompt(base, delta.prompt)
         chunks = choice.chunks(delta)
         if not chunks:
             return b""
@@ -73,21 +80,15 @@ class ChatWriter:
             return {}
         return {"usage": usage_fields(so_far) if so_far is not None else None}
 
-    def _told_prompt(self, echo: PromptEcho | None) -> dict[str, Any]:
+    def _told_prompt(self, base: int, echo: PromptEcho | None) -> dict[str, Any]:
         """What is told of the prompt once, with whichever choice comes first."""
-        if self._prompt:
-            return {}
-        self._note_prompt(echo)
-        return self._prompt
+        is_told = bool(self._prompt)
+        self._note_prompt(base, echo)
+        return {} if is_told else self._prompt
 
-    def _note_prompt(self, echo: PromptEcho | None) -> None:
-        if echo is None or self._prompt:
-            return
-        if self._told.with_token_ids:
-            self._prompt["prompt_token_ids"] = list(echo.token_ids)
-        num_top = self._told.num_prompt_logprobs
-        if num_top is not None:
-            self._prompt["prompt_logprobs"] = prompt_logprobs(echo, num_top, self._texts)
+    def _note_prompt(self, base: int, echo: PromptEcho | None) -> None:
+        if echo is not None:
+            self._prompt = self._prompts.take(base, echo).fields
 
 
 class _Choice:
@@ -101,7 +102,7 @@ class _Choice:
         self._calls = _Calls(told.tools) if told.tools is not None else None
         self._content: list[str] = []
         self._tool_calls: list[dict[str, Any]] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[msgspec.Raw] = []
         self._token_ids: list[int] = []
         self._last: Delta | None = None
         self.has_begun = False

@@ -1,10 +1,11 @@
 """Responses of /v1/completions."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from fastgen_runtime.front.answer import Delta, PromptEcho, Usage
 from fastgen_runtime.protocols.asked import Told
-from fastgen_runtime.protocols.openai_logprobs import CompletionLogprobs, joined, prompt_logprobs
+from fastgen_runtime.protocols.openai_logprobs import CompletionLogprobs, joined
 from fastgen_runtime.protocols.response_head import (
     DONE,
     ResponseHead,
@@ -13,6 +14,7 @@ from fastgen_runtime.protocols.response_head import (
     split_event,
     usage_fields,
 )
+from fastgen_runtime.protocols.told_prompt import ToldPrompt, ToldPrompts, body_pieces
 from fastgen_runtime.text.token_text import TokenTexts
 
 _KIND: Final = "text_completion"
@@ -27,19 +29,23 @@ class CompletionWriter:
         self._told = told
         self._texts = texts
         self._choices: dict[int, _Choice] = {}
+        self._prompts = ToldPrompts(told, texts)
+
+    def prepare(self, base: int, echo: PromptEcho) -> Iterator[None]:
+        return self._prompts.prepare(base, echo)
 
     def add(self, base: int, delta: Delta) -> None:
-        self._choice(base, delta).add(delta)
+        self._choice(base, delta).add(delta, self._prompt(base, delta))
 
-    def whole(self, usage: Usage) -> bytes:
-        choices = [choice.whole() for _, choice in sorted(self._choices.items())]
-        return encode(self._head | {"choices": choices, "usage": usage_fields(usage)})
+    def whole(self, usage: Usage) -> Iterator[bytes]:
+        choices = (choice.whole() for _, choice in sorted(self._choices.items()))
+        return body_pieces(self._head | {"choices": [], "usage": usage_fields(usage)}, choices)
 
     def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
         choice = self._choice(base, delta)
         if choice.is_plain and delta.prompt is None:
             return choice.plain_events(delta)
-        fields = choice.told_of(delta)
+        fields = choice.told_of(delta, self._prompt(base, delta))
         if not any(fields.get(name) for name in _TOLD):
             return b""
         return event(self._head | {"choices": [fields]} | self._usage(so_far))
@@ -48,6 +54,9 @@ class CompletionWriter:
         if not self._told.with_usage:
             return DONE
         return event(self._head | {"choices": [], "usage": usage_fields(usage)}) + DONE
+
+    def _prompt(self, base: int, delta: Delta) -> ToldPrompt | None:
+        return None if delta.prompt is None else self._prompts.take(base, delta.prompt)
 
     def _choice(self, base: int, delta: Delta) -> "_Choice":
         index = base + delta.index
@@ -76,9 +85,8 @@ class _Choice:
         self._index = index
         self._told = told
         self._texts = texts
-        self._logprobs = (
-            CompletionLogprobs(told.num_logprobs, texts) if told.num_logprobs is not None else None
-        )
+        self._logprobs: CompletionLogprobs | None = None
+        self._echo_text = ""
         self._whole: dict[str, Any] | None = None
         self.is_plain = (
             told.num_logprobs is None and not told.with_token_ids and not told.with_usage_so_far
@@ -97,17 +105,16 @@ class _Choice:
             events += event(self._head | {"choices": [self._fields("", delta)]})
         return events
 
-    def told_of(self, delta: Delta) -> dict[str, Any]:
-        """The choice as one chunk tells it."""
-        fields = self._fields(self._text(delta), delta)
-        if self._logprobs is not None:
-            fields["logprobs"] = self._logprobs_of(self._logprobs, delta)
-        if self._told.with_token_ids:
-            fields["token_ids"] = list(delta.token_ids)
-        return fields | self._of_prompt(delta.prompt)
+    def told_of(self, delta: Delta, prompt: ToldPrompt | None) -> dict[str, Any]:
+        """The choice as one chunk tells it; prompt: with the first one, where it is told."""
+        text = delta.text if prompt is None else prompt.echo.text + delta.text
+        return self._told_without_echo(delta, prompt) | {"text": text}
 
-    def add(self, delta: Delta) -> None:
-        fields = self.told_of(delta)
+    def add(self, delta: Delta, prompt: ToldPrompt | None) -> None:
+        """Takes in a delta of a choice that is told whole; all choices share the prompt's text."""
+        if prompt is not None:
+            self._echo_text = prompt.echo.text
+        fields = self._told_without_echo(delta, prompt)
         if self._whole is None:
             self._whole = fields
             return
@@ -122,7 +129,16 @@ class _Choice:
             whole["token_ids"] += fields["token_ids"]
 
     def whole(self) -> dict[str, Any]:
-        return self._whole or self._fields("", None)
+        whole = self._whole or self._fields("", None)
+        return whole | {"text": self._echo_text + whole["text"]}
+
+    def _told_without_echo(self, delta: Delta, prompt: ToldPrompt | None) -> dict[str, Any]:
+        fields = self._fields(delta.text, delta)
+        if self._told.num_logprobs is not None:
+            fields["logprobs"] = self._logprobs_of(self._told.num_logprobs, delta, prompt)
+        if self._told.with_token_ids:
+            fields["token_ids"] = list(delta.token_ids)
+        return fields if prompt is None else fields | prompt.fields
 
     def _fields(self, text: str, delta: Delta | None) -> dict[str, Any]:
         return {
@@ -133,24 +149,13 @@ class _Choice:
             "stop_reason": delta.matched_stop if delta is not None else None,
         }
 
-    def _text(self, delta: Delta) -> str:
-        return delta.prompt.text + delta.text if delta.prompt is not None else delta.text
-
     def _logprobs_of(
-        self, logprobs: CompletionLogprobs, delta: Delta
+        self, num_top: int, delta: Delta, prompt: ToldPrompt | None
     ) -> dict[str, list[Any]] | None:
-        if delta.prompt is not None and self._told.is_echo:
-            prompt = logprobs.of_prompt(delta.prompt)
-            return joined(prompt, logprobs.of_output(delta.logprobs))
-        return logprobs.of_output(delta.logprobs) if delta.logprobs else None
-
-    def _of_prompt(self, echo: PromptEcho | None) -> dict[str, Any]:
-        if echo is None:
-            return {}
-        fields: dict[str, Any] = {}
-        if self._told.with_token_ids:
-            fields["prompt_token_ids"] = list(echo.token_ids)
-        if self._told.num_prompt_logprobs is not None:
-            num_top = self._told.num_prompt_logprobs
-            fields["prompt_logprobs"] = prompt_logprobs(echo, num_top, self._texts)
-        return fields
+        if self._logprobs is None:
+            offsets = None if prompt is None else prompt.offsets
+            self._logprobs = CompletionLogprobs(num_top, self._texts, offsets)
+        of_output = self._logprobs.of_output(delta.logprobs)
+        if prompt is not None and prompt.logprobs is not None:
+            return joined(prompt.logprobs, of_output)
+        return of_output if delta.logprobs else None

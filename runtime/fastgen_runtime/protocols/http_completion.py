@@ -84,6 +84,7 @@ class Completion(Response):
         num_output: Counter[int] = Counter()
         async for one in deltas:
             delta = one.delta
+            await self._prepare(one)
             if not self._has_begun:
                 self._has_begun = True
                 # The length of one of several prompts says nothing of the whole.
@@ -105,13 +106,23 @@ class Completion(Response):
     async def _send_whole(self, deltas: AsyncIterator[BatchDelta], send: Send) -> None:
         usages: list[Usage] = []
         async for one in deltas:
+            await self._prepare(one)
             self._writer.add(one.prompt * self._asked.told.num_choices, one.delta)
             if one.delta.usage is not None:
                 usages.append(one.delta.usage)
         usage = sum_of(usages)
         self._has_begun = True
         await send(_start(usage.prompt_tokens, _JSON.encode()))
-        await send(_part(self._writer.whole(usage), more=False))
+        for piece in self._writer.whole(usage):
+            await send(_part(piece, more=True))
+            await asyncio.sleep(0)
+        await send(_part(b"", more=False))
+
+    async def _prepare(self, one: BatchDelta) -> None:
+        if one.delta.prompt is not None:
+            base = one.prompt * self._asked.told.num_choices
+            for _ in self._writer.prepare(base, one.delta.prompt):
+                await asyncio.sleep(0)
 
 
 def _start(num_prompt_tokens: int | None, content_type: bytes) -> Message:

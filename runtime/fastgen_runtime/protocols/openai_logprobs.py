@@ -4,56 +4,60 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from fastgen_runtime.engine.step import TokenLogprobs
-from fastgen_runtime.front.answer import PromptEcho
+from fastgen_runtime.protocols.response_head import encode
 from fastgen_runtime.text.token_text import TokenTexts
 
-_LEAST: Final = -9999.0
+LEAST: Final = -9999.0
 """JSON has no infinity."""
 
 
 def chat_logprobs(
     tokens: Iterable[TokenLogprobs], num_top: int, texts: TokenTexts
 ) -> dict[str, Any]:
-    """A chat choice's `logprobs`."""
+    """A chat choice's `logprobs`, each token's encoded."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
         return {
             "token": texts.text_of(token_id),
-            "logprob": max(logprob, _LEAST),
+            "logprob": max(logprob, LEAST),
             "bytes": list(texts.bytes_of(token_id)),
         }
 
     content = [
-        entry(token.token_id, token.logprob)
-        | {"top_logprobs": [entry(*likely) for likely in token.top[:num_top]]}
+        raw(
+            entry(token.token_id, token.logprob)
+            | {"top_logprobs": [entry(*likely) for likely in token.top[:num_top]]}
+        )
         for token in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def prompt_logprobs(
-    echo: PromptEcho, num_top: int, texts: TokenTexts
-) -> list[dict[str, Any] | None]:
-    """vLLM's `prompt_logprobs`: by token id, nothing for the first token."""
+def prompt_entries(token: TokenLogprobs, num_top: int, texts: TokenTexts) -> dict[str, Any]:
+    """One token's part of vLLM's `prompt_logprobs`: by token id."""
 
     def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
         return {
-            "logprob": max(logprob, _LEAST),
+            "logprob": max(logprob, LEAST),
             "rank": rank,
             "decoded_token": texts.text_of(token_id),
         }
 
-    told: list[dict[str, Any] | None] = [None]
-    for token in echo.logprobs:
-        likely = token.top[:num_top]
-        entries = {
-            str(token_id): entry(token_id, logprob, rank)
-            for rank, (token_id, logprob) in enumerate(likely, start=1)
-        }
-        entries.setdefault(str(token.token_id), entry(token.token_id, token.logprob, token.rank))
-        told.append(entries)
-    return told
+    likely = token.top[:num_top]
+    entries = {
+        str(token_id): entry(token_id, logprob, rank)
+        for rank, (token_id, logprob) in enumerate(likely, start=1)
+    }
+    entries.setdefault(str(token.token_id), entry(token.token_id, token.logprob, token.rank))
+    return entries
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """The value as JSON: a tenth of the room, and encoded once however often it is told."""
+    return msgspec.Raw(encode(value))
 
 
 class TextOffsets:
@@ -66,19 +70,26 @@ class TextOffsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._offset = 0
 
-    def of_prompt(self, echo: PromptEcho) -> list[int]:
-        """Special tokens take the room that the echoed text gives them."""
-        offsets = []
-        for token_id in echo.token_ids:
-            offsets.append(self._offset)
-            name = self._texts.text_of(token_id)
-            if self._texts.is_special(token_id):
-                if echo.text.startswith(name, self._offset):
-                    self._offset += len(name)
-            else:
-                self._take(token_id)
-        self._offset = len(echo.text)
-        return offsets
+    def of_prompt(self, text: str, token_id: int) -> int:
+        """The next token's of a prompt; special ones take the room that its text gives them."""
+        offset = self._offset
+        name = self._texts.text_of(token_id)
+        if not self._texts.is_special(token_id):
+            self._take(token_id)
+        elif text.startswith(name, offset):
+            self._offset += len(name)
+        return offset
+
+    def end_prompt(self, text: str) -> None:
+        """The answer begins."""
+        self._offset = len(text)
+
+    def copy(self) -> "TextOffsets":
+        """Another choice's, that goes on from here."""
+        other = TextOffsets(self._texts)
+        other._offset = self._offset
+        other._decoder.setstate(self._decoder.getstate())
+        return other
 
     def of_output(self, token_ids: Sequence[int]) -> list[int]:
         offsets = []
@@ -97,40 +108,30 @@ class CompletionLogprobs:
 
     __slots__ = ("_num_top", "_offsets", "_texts")
 
-    def __init__(self, num_top: int, texts: TokenTexts) -> None:
+    def __init__(self, num_top: int, texts: TokenTexts, offsets: TextOffsets | None = None) -> None:
+        """offsets: behind the prompt's text, where that is told, too."""
         self._num_top = num_top
         self._texts = texts
-        self._offsets = TextOffsets(texts)
-
-    def of_prompt(self, echo: PromptEcho) -> dict[str, list[Any]]:
-        """The echoed prompt's; nothing is known of the first token."""
-        told = self._told(echo.logprobs)
-        first = [self._texts.text_of(token_id) for token_id in echo.token_ids[:1]]
-        return {
-            "tokens": first + told["tokens"],
-            "token_logprobs": [None] * len(first) + told["token_logprobs"],
-            "top_logprobs": [None] * len(first) + told["top_logprobs"],
-            "text_offset": self._offsets.of_prompt(echo),
-        }
+        self._offsets = TextOffsets(texts) if offsets is None else offsets.copy()
 
     def of_output(self, tokens: Sequence[TokenLogprobs]) -> dict[str, list[Any]]:
-        offsets = self._offsets.of_output([token.token_id for token in tokens])
-        return self._told(tokens) | {"text_offset": offsets}
-
-    def _told(self, tokens: Sequence[TokenLogprobs]) -> dict[str, list[Any]]:
         return {
             "tokens": [self._texts.text_of(token.token_id) for token in tokens],
-            "token_logprobs": [max(token.logprob, _LEAST) for token in tokens],
-            "top_logprobs": [self._top(token) for token in tokens],
+            "token_logprobs": [max(token.logprob, LEAST) for token in tokens],
+            "top_logprobs": [
+                raw(top_by_text(token, self._num_top, self._texts)) for token in tokens
+            ],
+            "text_offset": self._offsets.of_output([token.token_id for token in tokens]),
         }
 
-    def _top(self, token: TokenLogprobs) -> dict[str, float]:
-        """The likeliest by their texts, and the token itself."""
-        top: dict[str, float] = {}
-        for token_id, logprob in (*token.top[: self._num_top], (token.token_id, token.logprob)):
-            # Two tokens may have one text; the likelier one comes first.
-            top.setdefault(self._texts.text_of(token_id), max(logprob, _LEAST))
-        return top
+
+def top_by_text(token: TokenLogprobs, num_top: int, texts: TokenTexts) -> dict[str, float]:
+    """The likeliest by their texts, and the token itself."""
+    top: dict[str, float] = {}
+    for token_id, logprob in (*token.top[:num_top], (token.token_id, token.logprob)):
+        # Two tokens may have one text; the likelier one comes first.
+        top.setdefault(texts.text_of(token_id), max(logprob, LEAST))
+    return top
 
 
 def joined(one: dict[str, list[Any]], other: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -1,12 +1,13 @@
 """What all of OpenAI's responses have in common: their head, usage and server-sent events."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from fastgen_runtime.front.answer import Delta, Usage
+from fastgen_runtime.front.answer import Delta, PromptEcho, Usage
 
 DONE: Final = b"data: [DONE]\n\n"
 VERSION: Final = version("fastgen")
@@ -36,12 +37,19 @@ class ResponseHead:
 class ResponseWriter(Protocol):
     """Writes one response, whole or as events; `base` is the index of a prompt's first choice."""
 
+    def prepare(self, base: int, echo: PromptEcho) -> Iterator[None]:
+        """Encodes what is told of a prompt, before the first delta that has it is taken in.
+
+        May be long: others are to have their turn between two steps.
+        """
+        ...
+
     def add(self, base: int, delta: Delta) -> None:
         """Takes in a delta of a response that is told whole."""
         ...
 
-    def whole(self, usage: Usage) -> bytes:
-        """The body, once every delta is there."""
+    def whole(self, usage: Usage) -> Iterator[bytes]:
+        """The body in pieces, once every delta is there."""
         ...
 
     def events(self, base: int, delta: Delta, so_far: Usage | None = None) -> bytes:
