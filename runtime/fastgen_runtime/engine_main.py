@@ -19,7 +19,6 @@ import msgspec
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.config import EngineConfig
 from fastgen_runtime.engine import cores
-from fastgen_runtime.engine.budget import Pace
 from fastgen_runtime.engine.channel import (
     Abort,
     Add,
@@ -127,8 +126,8 @@ def beat(
                 case Abort(request_id):
                     grammars.abort(request_id)
                     engine.abort(request_id)
-                case SetPace(seconds_per_token, longest_gap_seconds):
-                    engine.set_pace(Pace(seconds_per_token, longest_gap_seconds))
+                case SetPace(pace):
+                    engine.set_pace(pace)
                 case Stop():
                     return
         _add_compiled(engine, grammars, channel)

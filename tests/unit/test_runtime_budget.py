@@ -100,6 +100,15 @@ def test_a_machine_that_becomes_slower_breaks_the_pace_for_a_few_steps_only() ->
     assert late
 
 
+def test_short_prompts_are_due_before_long_ones_that_came_a_little_earlier() -> None:
+    pace = Pace(first_token_seconds=0.5, seconds_per_prompt_token=0.002)
+    assert pace.due(10.0, 8000) == pytest.approx(26.5)
+    assert pace.due(20.0, 20) == pytest.approx(20.54)
+    # Without a share per token FastGen's own orders them; nobody is overtaken for ever.
+    assert Pace(first_token_seconds=0.5).due(10.0, 512) == pytest.approx(11.5)
+    assert Pace().due(10.0, 8000) < Pace().due(26.0, 20)
+
+
 @pytest.mark.parametrize("cost", [GPU_LIKE, CPU_LIKE])
 def test_prompts_get_a_block_per_step_even_when_the_pace_cannot_be_kept(cost: StepCost) -> None:
     rng = random.Random(1)

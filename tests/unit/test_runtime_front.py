@@ -7,7 +7,8 @@ import pytest
 from message_engine import Engine, settle, token
 
 from fastgen_api.names import Outcome
-from fastgen_api.spec import SLO, TimePerOutputToken, TokenGap
+from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken, TokenGap
+from fastgen_runtime.engine.budget import Pace
 from fastgen_runtime.engine.channel import Ready, SetPace
 from fastgen_runtime.engine.request import (
     FinishReason,
@@ -22,6 +23,7 @@ from fastgen_runtime.front.generation import ErrorKind, RequestError, TextPrompt
 from fastgen_runtime.front.goodness import End
 
 PACE = SLO(
+    time_to_first_token=TimeToFirstToken(milliseconds=500, per_prompt_token_microseconds=2000),
     time_per_output_token=TimePerOutputToken(milliseconds=50),
     token_gap=TokenGap(max_milliseconds=250),
 )
@@ -33,7 +35,7 @@ async def test_the_engine_learns_the_pace_that_the_slo_asks_for() -> None:
     assert engine.commands == []
     engine.front.handle(Ready(10, 16, 100))
     engine.front.set_slo(SLO())
-    assert engine.commands == [SetPace(0.05, 0.25), SetPace(None, None)]
+    assert engine.commands == [SetPace(Pace(0.05, 0.25, 0.5, 0.002)), SetPace(Pace())]
 
 
 async def test_a_single_choice_is_one_request_of_no_group() -> None:

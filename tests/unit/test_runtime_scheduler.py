@@ -101,6 +101,17 @@ def test_unknown_requests_are_aborted_without_harm() -> None:
     scheduler.check()
 
 
+def test_whose_first_token_is_due_first_goes_first() -> None:
+    scheduler, cache = scheduler_of(100, 8, running=4), ToyCache(4)
+    scheduler.add(request("long", 40, 1), due=40.0)
+    advance(scheduler, cache)
+    order: list[str] = []
+    for name, due in [("late", 50.0), ("b", 6.0), ("a", 5.0)]:
+        scheduler.add(request(name, 8, 1), due=due)
+    drive(scheduler, cache, lambda token: order.append(token.request_id))
+    assert order == ["a", "b", "long", "late"]
+
+
 def test_the_more_important_goes_first_and_the_earlier_among_equals() -> None:
     scheduler, cache = scheduler_of(100, 8, running=1), ToyCache(4)
     order: list[str] = []

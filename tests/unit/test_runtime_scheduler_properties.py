@@ -65,7 +65,9 @@ class Situation:
         self.scheduler = Scheduler(self.pool, self.limits, [EOS])
 
     def add(self, new: NewRequest) -> None:
-        refusal = self.scheduler.add(new)
+        # Long prompts are due later, and some of them before the short ones that came first.
+        due = len(self.taken) + 3.0 * len(new.prompt_token_ids)
+        refusal = self.scheduler.add(new, due=due)
         if refusal is None:
             self.taken[new.request_id] = new
             self.got[new.request_id] = []

@@ -18,6 +18,7 @@ _WORTHWHILE: Final = 20.0
 """While nobody waits for the step's end it still takes no more than so many times its fixed part:
 growing further would save a twentieth at most, and whoever comes meanwhile waits."""
 _USUAL_TOKENS: Final = most_step_tokens(BudgetMode.FIXED, None)
+_USUAL_SECONDS_PER_PROMPT_TOKEN: Final = 1 / 512
 _UNKNOWN: Final = StepCost(0.0, 0.0, 0.0, 0.0)
 
 
@@ -26,11 +27,23 @@ class Pace:
     """How fast running streams must stay; None: as fast as may be.
 
     seconds_per_token: of a stream's tokens after the first, on average. longest_gap_seconds:
-    between any two of them.
+    between any two of them. first_token_seconds, seconds_per_prompt_token: from a request's arrival
+    to its first token, for any prompt and for each of its tokens more.
     """
 
     seconds_per_token: float | None = None
     longest_gap_seconds: float | None = None
+    first_token_seconds: float = 0.0
+    seconds_per_prompt_token: float = 0.0
+
+    def due(self, arrived: float, num_prompt_tokens: int) -> float:
+        """When a request should have its first token; only the order of requests rests on it.
+
+        Where the target does not grow with the prompt, FastGen's measure of a prompt's own share
+        does: 512 tokens a second (arXiv 2401.08671, section 4).
+        """
+        per_token = self.seconds_per_prompt_token or _USUAL_SECONDS_PER_PROMPT_TOKEN
+        return arrived + self.first_token_seconds + per_token * num_prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)

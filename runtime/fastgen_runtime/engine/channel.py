@@ -14,6 +14,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from fastgen_runtime.engine.budget import Pace
 from fastgen_runtime.engine.engine import Load
 from fastgen_runtime.engine.request import NewRequest, NewToken, Refusal
 
@@ -31,13 +32,9 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetPace(msgspec.Struct, frozen=True, tag=True):
-    """How fast running streams must stay, from the SLO; None: as fast as may be.
+    """How fast requests should be served, from the SLO."""
 
-    seconds_per_token: the target of the mean. longest_gap_seconds: of a single gap.
-    """
-
-    seconds_per_token: float | None
-    longest_gap_seconds: float | None
+    pace: Pace
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):

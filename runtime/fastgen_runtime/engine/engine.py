@@ -82,14 +82,16 @@ class Engine:
 
     def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
         """Takes a request, or says why not; constraint: what its grammar allows."""
-        return self._scheduler.add(new, constraint)
+        due = self._pace.due(new.arrived, len(new.prompt_token_ids))
+        return self._scheduler.add(new, constraint, due)
 
     def abort(self, request_id: str) -> None:
         """Frees a request's blocks; it is in no later step."""
         self._scheduler.abort(request_id)
 
     def set_pace(self, pace: Pace) -> None:
-        """From the next step on running streams keep this pace, if the budget's mode is Auto."""
+        """From the next step on running streams keep this pace, if the budget's mode is Auto, and
+        new requests take turns by it."""
         self._pace = pace
 
     def step(self) -> Beat:

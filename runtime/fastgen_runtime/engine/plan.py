@@ -72,7 +72,8 @@ def schedule(
 ) -> Plan:
     """Plans one step; nothing is changed. shared: blocks that running requests found in the cache.
 
-    `running` and `waiting` come in order: the most important first, then the first that came. Some
+    `running` and `waiting` come in order: the most important first, then whose first token is due
+    first: short prompts pass long ones whose targets leave them time, and none waits for ever. Some
     request always gets a token while there is any: of the most important ones that with most to
     recompute is never preempted for another, and no request is larger than the pool.
     """
@@ -87,7 +88,7 @@ def schedule(
     next_prompt = 0
     # After a preemption there is no room: letting others in would only preempt again.
     for request in () if draft.preempted else waiting:
-        while next_prompt < len(prompts) and prompts[next_prompt].priority <= request.priority:
+        while next_prompt < len(prompts) and prompts[next_prompt].order <= request.order:
             draft.give(prompts[next_prompt])
             next_prompt += 1
         if draft.preempted or not draft.admit(request):
@@ -118,8 +119,8 @@ class _Draft:
         self.admitted: dict[Request, tuple[int, ...]] = {}
         # Dicts, for their order and for quick look-ups.
         self.preempted: dict[Request, None] = {}
-        # What is being computed, and how important the request is that does.
-        self._making: dict[bytes, int] = {}
+        # What is being computed, and the turn of the request that does.
+        self._making: dict[bytes, tuple[int, float, int]] = {}
         self._running = dict.fromkeys(running)
         self._pool = pool
         self._block_size = pool.block_size
@@ -210,20 +211,20 @@ class _Draft:
     def _is_in_the_making(self, request: Request) -> bool:
         """Whether a running request's next block is one that the request needs and nobody has.
 
-        Then it waits: the block comes with this step, or with one of the next. Not for a less
-        important one, which others may hold up for ever.
+        Then it waits: the block comes with this step, or with one of the next. Not for one whose
+        turn is later, which others may hold up.
         """
         if not self._making:
             return False
         needed = request.digests[: request.num_matchable(self._block_size)]
-        return any(self._making[i] <= request.priority for i in self._making.keys() & needed)
+        return any(self._making[i] <= request.order for i in self._making.keys() & needed)
 
     def note_making(self, request: Request) -> None:
         """Notes the block that a running request computes next, if nobody has it."""
         index = self._num_computed(request) // self._block_size
         if index < len(request.digests) and self._pool.find(request.digests[index]) is None:
             digest = request.digests[index]
-            self._making[digest] = min(request.priority, self._making.get(digest, request.priority))
+            self._making[digest] = min(request.order, self._making.get(digest, request.order))
 
     def _num_computed(self, request: Request) -> int:
         return request.num_computed + self._block_size * len(self.admitted.get(request, ()))

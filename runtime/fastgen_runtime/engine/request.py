@@ -125,19 +125,20 @@ class Request:
     """A request in the engine.
 
     constraint: what its grammar allows next. chain: where the digests of its blocks begin; None
-    when it shares nothing. token_ids: prompt and output. num_computed: how many of them are in the
-    KV cache. num_counted: the most that was ever computed or found in the cache, so that
-    recomputing counts nothing twice. digests: of the full blocks of `token_ids`. num_published:
-    how many blocks of its table the pool knows the content of. num_hits: how many of them it found
-    there. num_cached: prompt tokens that it never had to compute. prompt_logprobs: of the prompt's
-    tokens from the second on, as far as they are known. queue_seconds, first_token_at: None before
-    the first chunk and token.
+    when it shares nothing. due: when its first token should come. token_ids: prompt and output.
+    num_computed: how many of them are in the KV cache. num_counted: the most that was ever computed
+    or found in the cache, so that recomputing counts nothing twice. digests: of the full blocks of
+    `token_ids`. num_published: how many blocks of its table the pool knows the content of.
+    num_hits: how many of them it found there. num_cached: prompt tokens that it never had to
+    compute. prompt_logprobs: of the prompt's tokens from the second on, as far as they are known.
+    queue_seconds, first_token_at: None before the first chunk and token.
     """
 
     new: NewRequest
     arrival: int
     constraint: Constraint | None = None
     chain: bytes | None = None
+    due: float = 0.0
     token_ids: list[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
     num_computed: int = 0
@@ -164,9 +165,9 @@ class Request:
         return self.new.priority
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Its turn among others."""
-        return self.new.priority, self.arrival
+    def order(self) -> tuple[int, float, int]:
+        """Its turn among others: by importance, then by when its first token is due."""
+        return self.new.priority, self.due, self.arrival
 
     @property
     def num_output_tokens(self) -> int:
@@ -180,7 +181,8 @@ class Request:
     @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether some of the prompt's tokens must be computed for their log probabilities."""
-        wanted = self.new.num_prompt_logprobs is not None
+        # With the first token they were all told.
+        wanted = self.new.num_prompt_logprobs is not None and self.first_token_at is None
         return wanted and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
 
     def num_matchable(self, block_size: int) -> int:

@@ -72,7 +72,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[str, Request] = {}
-        # Both in the order of priority, then of arrival.
+        # Both in the order of priority, then of when first tokens are due, then of arrival.
         self._running: list[Request] = []
         self._waiting: list[Request] = []
         self._arrivals = 0
@@ -99,8 +99,10 @@ class Scheduler:
         """Tokens that all requests still have to compute before their next ones."""
         return sum(request.num_owed for request in self._requests.values())
 
-    def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
-        """Takes a request, or says why not."""
+    def add(
+        self, new: NewRequest, constraint: Constraint | None = None, due: float = 0.0
+    ) -> Refusal | None:
+        """Takes a request, or says why not. due: when it should have its first token."""
         num_prompt = len(new.prompt_token_ids)
         if new.request_id in self._requests:
             raise ValueError(f"request {new.request_id} is here already")
@@ -118,7 +120,7 @@ class Scheduler:
                 f"{len(self._running)} requests run and {len(self._waiting)} wait, "
                 "which is all that this replica takes",
             )
-        request = Request(new, self._arrivals, constraint, self._chain(new))
+        request = Request(new, self._arrivals, constraint, self._chain(new), due)
         request.extend_digests(self.blocks.block_size)
         self._arrivals += 1
         self._requests[new.request_id] = request
@@ -241,6 +243,7 @@ class Scheduler:
             started = Started(
                 request.queue_seconds or 0.0, request.num_cached, tuple(request.prompt_logprobs)
             )
+            request.prompt_logprobs = []  # some kilobytes per token: not to be kept
         request.token_ids.append(token_id)
         if not len(request.token_ids) % self.blocks.block_size:
             request.extend_digests(self.blocks.block_size)
@@ -287,5 +290,5 @@ class Scheduler:
         return make_chunk(request, piece, self._eos_token_ids)
 
 
-def _order(request: Request) -> tuple[int, int]:
+def _order(request: Request) -> tuple[int, float, int]:
     return request.order

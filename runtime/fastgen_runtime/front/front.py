@@ -15,6 +15,7 @@ from fastgen_runtime.engine.channel import (
     Ready,
     Refused,
     Report,
+    SetPace,
 )
 from fastgen_runtime.engine.engine import Load
 from fastgen_runtime.engine.request import NewToken
@@ -200,7 +201,7 @@ class Front:
         self._ledger.slo = slo
         self.metrics.set_slo(slo)
         if self._ready is not None:
-            self._send(pace_of(slo))
+            self._send(SetPace(pace_of(slo)))
 
     def handle(self, event: Event) -> None:
         """Takes in what the engine says."""
@@ -220,7 +221,7 @@ class Front:
                 self.max_length = event.max_length
                 load = Load(0, 0, 0, event.num_blocks, 0)
                 self._report = Report(0, load)
-                self._send(pace_of(self._ledger.slo))
+                self._send(SetPace(pace_of(self._ledger.slo)))
 
     def fail(self, reason: str) -> None:
         """The engine is gone: every open request ends with an error."""

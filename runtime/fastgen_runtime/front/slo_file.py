@@ -9,7 +9,7 @@ import msgspec
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import SLO, slo_from_json
-from fastgen_runtime.engine.channel import SetPace
+from fastgen_runtime.engine.budget import Pace
 from fastgen_runtime.log import log_event, log_problem
 from fastgen_runtime.startup_error import StartupError
 
@@ -56,10 +56,14 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def pace_of(slo: SLO) -> SetPace:
-    """What the SLO asks of running streams."""
-    per_token, gap = slo.time_per_output_token, slo.token_gap
-    return SetPace(
+def pace_of(slo: SLO) -> Pace:
+    """What the SLO asks of the engine."""
+    first, per_token, gap = slo.time_to_first_token, slo.time_per_output_token, slo.token_gap
+    return Pace(
         seconds_per_token=None if per_token is None else per_token.milliseconds / 1e3,
         longest_gap_seconds=None if gap is None else gap.max_milliseconds / 1e3,
+        first_token_seconds=0.0 if first is None else first.milliseconds / 1e3,
+        seconds_per_prompt_token=(
+            0.0 if first is None else first.per_prompt_token_microseconds / 1e6
+        ),
     )
