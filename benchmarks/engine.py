@@ -149,11 +149,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few rounds, for a first look")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
-    rounds, seconds = (3, 10.0) if options.quick else (11, 40.0)
+    rounds, seconds = (3, 15.0) if options.quick else (11, 36.0)
     measures: dict[str, tuple[str, Callable[[], list[Row]]]] = {
         "steps": (
             f"Step time, SmolLM2, {CONTEXT} tokens of context before each chunk",
-            lambda: measure_steps(load_runner("smollm2", 64 * 6, 512, 64), rounds),
+            lambda: measure_steps(load_runner("smollm2", 64 * 12, 512, 64), rounds),
         ),
         "chunks": (
             "One prompt in equal chunks against chunks that fill the budget, SmolLM2",
@@ -161,7 +161,7 @@ def main() -> None:
         ),
         "pace": (
             "Chats of 20 tokens while prompts of 8,000 arrive",
-            lambda: measure_pace(lambda: load_runner("small", 640, 2048, 64), seconds),
+            lambda: measure_pace(lambda: load_runner("small", 1280, 8192, 64), seconds),
         ),
     }
     options.out.mkdir(parents=True, exist_ok=True)

@@ -30,9 +30,10 @@ SMALL: dict[str, Any] = {
 
 
 def load_runner(model: str, num_blocks: int, most_tokens: int, most_requests: int) -> Runner:
-    """model: `small` or `smollm2`; blocks of 64 tokens."""
+    """model: `small` or `smollm2`; blocks of 32 tokens."""
     config = RunnerConfig(
         num_blocks=num_blocks,
+        block_size=32,
         max_step_tokens=most_tokens,
         max_concurrent_requests=most_requests,
     )

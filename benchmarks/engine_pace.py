@@ -19,7 +19,9 @@ CHATS = 12
 CHAT_TOKENS = 20
 ANSWER_TOKENS = 100
 LONG_TOKENS = 8000
-LONG_EVERY_SECONDS = 4.0
+LONG_EVERY_SECONDS = 6.0
+WARM_UP_SECONDS = 6.0
+"""Before anything counts: until then the latency model learns."""
 VOCABULARY = 4000
 
 POLICIES: dict[str, tuple[BudgetMode, int, float | None]] = {
@@ -111,16 +113,19 @@ def _row(name: str, runner: Runner, seconds: float) -> dict[str, Any]:
     )
     engine = Engine(runner, limits)
     engine.set_pace(Pace(target))
-    load = Load(engine, seconds)
+    load = Load(engine, seconds + WARM_UP_SECONDS)
     load.run()
-    steps = [beat.step_seconds for _, beat, had_streams in load.beats if had_streams]
+    counted = load.beats[0][0] + WARM_UP_SECONDS
+    beats = [(beat, had_streams) for ended, beat, had_streams in load.beats if ended > counted]
+    steps = [beat.step_seconds for beat, had_streams in beats if had_streams]
     errors = [
         abs(beat.predicted_seconds / beat.step_seconds - 1)
-        for _, beat, _ in load.beats[20:]
+        for beat, _ in beats
         if beat.predicted_seconds
     ]
-    chats = [times for times in load.done if not times.is_long]
-    longs = [times for times in load.done if times.is_long]
+    done = [times for times in load.done if times.arrived > counted]
+    chats = [times for times in done if not times.is_long]
+    longs = [times for times in done if times.is_long]
     tpots = [times.tpot for times in chats]
     if not tpots:
         raise RuntimeError(f"{name}: no chat ended in {seconds:g} s; measure for longer")
@@ -143,6 +148,6 @@ def _row(name: str, runner: Runner, seconds: float) -> dict[str, Any]:
             if longs else None
         ),
         "prediction_error_p50_percent": 100 * float(np.median(errors)),
-        "tokens_per_second": sum(beat.num_step_tokens for _, beat, _ in load.beats) / seconds,
+        "tokens_per_second": sum(beat.num_step_tokens for beat, _ in beats) / seconds,
     }  # fmt: skip
     return row

@@ -8,7 +8,7 @@ from synthetic_machine import CPU_LIKE, GPU_LIKE, Machine, Simulation
 from toy_model import request
 
 from fastgen_runtime.engine.blocks import BlockPool
-from fastgen_runtime.engine.budget import Budget, Pace, allowed_seconds, choose_budget
+from fastgen_runtime.engine.budget import AIM, Budget, Pace, allowed_seconds, choose_budget
 from fastgen_runtime.engine.latency import StepCost
 from fastgen_runtime.engine.plan import Limits
 from fastgen_runtime.engine.request import NewRequest, Request
@@ -193,7 +193,9 @@ def test_how_long_a_step_may_take(
     streams: list[tuple[int, float]], pace: Pace, seconds: float
 ) -> None:
     running = [stream(*one) for one in streams]
-    assert allowed_seconds(running, pace, 10.1) == pytest.approx(seconds)
+    targets = (pace.seconds_per_token, pace.longest_gap_seconds)
+    aimed_at = Pace(*(None if target is None else target / AIM for target in targets))
+    assert allowed_seconds(running, aimed_at, 10.1) == pytest.approx(seconds)
 
 
 def test_what_is_computed_again_needs_no_pace() -> None:

@@ -8,6 +8,8 @@ from fastgen_api.spec import BudgetMode, most_step_tokens
 from fastgen_runtime.engine.latency import StepCost
 from fastgen_runtime.engine.request import Request
 
+AIM: Final = 0.95
+"""Share of a target that steps are chosen for: what comes after a step takes its part, too."""
 _CATCH_UP: Final = 0.5
 """Share of its pace in which a late stream gets its next token: so it catches up, and the prompts
 of others, who are not late yet, still get on."""
@@ -95,7 +97,7 @@ def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float
     compute their tokens again after a preemption are no streams until they have: they need large
     steps.
     """
-    target, gap = pace.seconds_per_token, pace.longest_gap_seconds
+    target, gap = _aim(pace.seconds_per_token), _aim(pace.longest_gap_seconds)
     if target is None and gap is None:
         return None
     is_any = False
@@ -114,6 +116,10 @@ def allowed_seconds(running: Iterable[Request], pace: Pace, now: float) -> float
             elif not _is_lost(request, slack, target):
                 seconds = min(seconds, _CATCH_UP * target)
     return seconds if is_any else None
+
+
+def _aim(target: float | None) -> float | None:
+    return None if target is None else AIM * target
 
 
 def _is_lost(request: Request, slack: float, target: float) -> bool:
