@@ -125,9 +125,8 @@ def test_a_prompt_that_its_choices_share_is_counted_once(caching: bool) -> None:
     """Of 100 blocks the prompt takes 60: there is room for the eight answers at once."""
     limits = Limits(512, 8, 100, 400, prefix_caching=caching)
     scheduler, cache = Scheduler(BlockPool(100, 4), limits), ToyCache(4)
-    new = replace(request("c", 241, 16), group="g")
     for i in range(8):
-        scheduler.add(replace(new, request_id=f"c{i}"))
+        scheduler.add(replace(request("c", 241, 16), group="g", request_id=f"c{i}"))
     advance(scheduler, cache)
     advance(scheduler, cache)
     assert len(scheduler.running) == 8
@@ -136,8 +135,6 @@ def test_a_prompt_that_its_choices_share_is_counted_once(caching: bool) -> None:
 
 
 def test_a_prompt_in_use_is_counted_once_for_all_who_find_it() -> None:
-    """Two who come when another makes an answer out of the same beginning, and one who finds
-    nothing and for whom there is no room."""
     scheduler, cache = scheduler_of(blocks=30, budget=512), ToyCache(4)
     base = list(range(1, 81))
     scheduler.add(ask("maker", [*base, 90], max_tokens=8))
@@ -258,12 +255,19 @@ def test_prompt_log_probabilities_are_computed_whole_and_told_once() -> None:
     wanting = replace(ask("b", [*SYSTEM, 50]), num_prompt_logprobs=0)
     scheduler.add(wanting)
     tokens: list[NewToken] = []
-    steps = drive(scheduler, cache, tokens.append)
+    kept: set[int] = set()
+
+    def note(token: NewToken) -> None:
+        tokens.append(token)
+        kept.update(len(one.prompt_logprobs) for one in scheduler.running)
+
+    steps = drive(scheduler, cache, note)
     assert sum(len(chunk.targets) for step in steps for chunk in step.chunks) == 12
     assert [token.started is not None for token in tokens] == [True, False, False, False]
     assert tokens[0].started is not None
     assert list(tokens[0].started.prompt_logprobs) == prompt_logprobs_alone(wanting)
     assert tokens[0].started.cached_tokens == 0
+    assert kept == {0}
 
 
 @pytest.mark.parametrize("budget", [2, 64])
