@@ -66,7 +66,7 @@ def compiler(checkpoint: Checkpoint) -> GrammarCompiler:
 
 @pytest.fixture(scope="module")
 def runner(checkpoint: Checkpoint) -> Runner:
-    config = RunnerConfig(dtype=DType.FLOAT32, block_size=8, num_blocks=18, threads=1)
+    config = RunnerConfig(dtype=DType.FLOAT32, block_size=8, num_blocks=14, threads=1)
     return Runner.load(checkpoint, config)
 
 
