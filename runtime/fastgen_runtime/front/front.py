@@ -1,6 +1,7 @@
 """The front: takes requests from every protocol, and knows how the replica is doing."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -86,7 +87,7 @@ class Front:
 
     @property
     def max_body_bytes(self) -> int:
-        """The largest HTTP body that is read."""
+        """Of the largest HTTP body that is read."""
         return max_body_bytes(self.max_length)
 
     @property
@@ -122,10 +123,9 @@ class Front:
             self._check(submission)
             yield submission
             end = End.CANCELLED
-        except asyncio.CancelledError:
-            deadline = submission.generation.deadline
-            passed = deadline is not None and time.monotonic() >= deadline
-            end = End.DEADLINE if passed else End.CANCELLED
+        except (asyncio.CancelledError, GeneratorExit):
+            deadline = submission.generation.deadline or math.inf
+            end = End.DEADLINE if time.monotonic() >= deadline else End.CANCELLED
             raise
         except RequestError as error:
             broke = error.kind is ErrorKind.UNAVAILABLE and submission.has_begun
@@ -144,8 +144,8 @@ class Front:
 
         Raises RequestError. Where another prompt has begun, it waits for a place.
         """
-        generation = submission.generations[number]
         self._num_streams += 1
+        generation = submission.generations[number]
         timings = Timings(submission.arrived, submission.waited)
         stream = Stream(str(self._num_streams), timings, generation.num_choices)
         if submission.streams:
@@ -242,8 +242,6 @@ class Front:
 
     def close(self) -> None:
         self._intake.close()
-
-    # ---- inside ----
 
     def _check(self, submission: Submission) -> None:
         """Raises RequestError for all that can be seen without working on it."""

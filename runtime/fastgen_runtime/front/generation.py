@@ -211,10 +211,8 @@ def _check_lengths(generation: Generation) -> None:
     if max_tokens < 0:
         raise invalid("max_tokens", f"must be 1 or more, not {show_number(max_tokens)}")
     if min_tokens > max_tokens:
-        raise invalid(
-            "min_tokens",
-            f"is {show_number(min_tokens)}, more than max_tokens, {show_number(max_tokens)}",
-        )
+        least, most = show_number(min_tokens), show_number(max_tokens)
+        raise invalid("min_tokens", f"is {least}, more than max_tokens, {most}")
 
 
 def _check_stops(stops: Sequence[str]) -> None:

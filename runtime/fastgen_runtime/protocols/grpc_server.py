@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fastgen_api.names import MAX_REQUEST_ID_CHARACTERS, Header, is_request_id
 from fastgen_api.v1 import inference_pb2
+from fastgen_runtime.front.answer import Delta
 from fastgen_runtime.front.front import Front
 from fastgen_runtime.front.generation import (
     TRACEPARENT,
@@ -23,6 +24,7 @@ from fastgen_runtime.front.generation import (
     invalid,
     waited_seconds,
 )
+from fastgen_runtime.front.stream import Stream
 from fastgen_runtime.protocols.grpc_generation import generation_of, response_of
 from fastgen_runtime.protocols.grpc_messages import (
     UNOPENED,
@@ -31,9 +33,12 @@ from fastgen_runtime.protocols.grpc_messages import (
     first_message,
     reader,
 )
+from fastgen_runtime.protocols.untaken import TAKE_SECONDS
 
 SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _HEALTH_POLL_SECONDS: Final = 0.2
+_QUICK_LOGPROBS: Final = 64
+"""Of tokens, that take some milliseconds to write."""
 MAX_METADATA_BYTES: Final = 256 * 1024
 """Above the 60 KiB of headers that the balancer's Envoy lets through, each header's overhead
 included: what passes there must not look like a full replica here."""
@@ -64,7 +69,7 @@ class Inference:
         self,
         requests: AsyncIterator[inference_pb2.GenerateRequest | Unreadable],
         context: Context,
-    ) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    ) -> None:
         """Streams the answer; no header leaves before the first token."""
         try:
             try:
@@ -76,18 +81,10 @@ class Inference:
                 raise
             request_id = generation.request_id
             async with self._front.submit(generation) as stream:
-                is_first = True
-                async for delta in stream.deltas():
-                    if is_first:
-                        await context.send_initial_metadata(
-                            (
-                                (Header.REPLICA, self._replica),
-                                (Header.REQUEST_ID, request_id),
-                                (Header.PROMPT_TOKENS, str(stream.num_prompt_tokens)),
-                            )
-                        )
-                        is_first = False
-                    yield response_of(request_id, delta)
+                is_taken = await self._send(stream, request_id, context)
+            if not is_taken:
+                message = f"nothing of the answer was taken for {TAKE_SECONDS:g} s"
+                raise RequestError(ErrorKind.DEADLINE, message)
         except RequestError as error:
             await self._abort(context, error)
 
@@ -114,6 +111,33 @@ class Inference:
             tokens_per_second=load.tokens_per_second,
             draining=load.draining,
         )
+
+    async def _send(self, stream: Stream, request_id: str, context: Context) -> bool:
+        """Sends the answer as it comes; false where the client does not take it."""
+        is_first = True
+        async for delta in stream.deltas():
+            response = await self._response(request_id, delta)
+            try:
+                async with asyncio.timeout(TAKE_SECONDS):
+                    if is_first:
+                        await context.send_initial_metadata(
+                            (
+                                (Header.REPLICA, self._replica),
+                                (Header.REQUEST_ID, request_id),
+                                (Header.PROMPT_TOKENS, str(stream.num_prompt_tokens)),
+                            )
+                        )
+                        is_first = False
+                    await context.write(response)
+            except TimeoutError:
+                return False
+        return True
+
+    async def _response(self, request_id: str, delta: Delta) -> inference_pb2.GenerateResponse:
+        """A long prompt's log probabilities take long: others' tokens go on meanwhile."""
+        if delta.prompt is None or len(delta.prompt.logprobs) < _QUICK_LOGPROBS:
+            return response_of(request_id, delta)
+        return await asyncio.to_thread(response_of, request_id, delta)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The service's methods, by their names in the definition."""

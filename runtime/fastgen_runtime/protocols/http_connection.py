@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from fastgen_api.names import Header, is_request_id
 from fastgen_runtime.protocols.http_completion import error_body
+from fastgen_runtime.protocols.untaken import Untaken
 
 MAX_URL_BYTES: Final = 16 << 10
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -68,6 +69,7 @@ class ConnectionState(ServerState):
         """Gives up the requests that do not come; now: the loop's time, in seconds."""
         for connection in list(self.connections):
             if isinstance(connection, Connection):
+                connection.cut_off(now)
                 connection.expire(now)
 
 
@@ -100,6 +102,7 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._shared = server_state
+        self._untaken = Untaken()
         self._part = _Part.REQUEST
         self._is_deaf = False
         self._refusal = (HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
@@ -186,6 +189,11 @@ class Connection(HttpToolsProtocol):
         self._is_deaf = True
         self._shared.release(self)
         super().connection_lost(exc)
+
+    def cut_off(self, now: float) -> None:
+        """Ends the connection of a client that takes nothing; now: the loop's time, in seconds."""
+        if self._untaken.is_stuck(self.transport.get_write_buffer_size(), now):
+            self.transport.abort()
 
     def expire(self, now: float) -> None:
         """Gives up a request that does not come; now: the loop's time, in seconds."""
