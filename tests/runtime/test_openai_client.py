@@ -156,11 +156,12 @@ async def test_a_client_that_leaves_frees_every_choice_of_every_prompt(
                 break
         assert replica.load().running_requests == 6
     for _ in range(200):
-        if replica.metric("fastgen_requests_total", outcome="excluded") == excluded + 3:
+        if replica.metric("fastgen_requests_total", outcome="excluded") == excluded + 1:
             break
         await asyncio.sleep(0.05)
     else:
-        pytest.fail("not every prompt was given up")
+        pytest.fail("the request was not given up")
+    assert [line["choices"] for line in replica.events() if line.get("end") == "cancelled"][-1] == 6
 
 
 async def test_stops_and_token_ids(replica: ReplicaProcess) -> None:

@@ -1,6 +1,7 @@
 """A list of prompts is one request: taken once, served to the end, counted and logged once."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -131,12 +132,14 @@ async def test_an_engine_that_is_gone_ends_a_list_that_waits_for_a_place() -> No
 
 async def test_a_made_answer_gives_its_place_back_though_nobody_reads_it() -> None:
     engine = Engine()
-    async with engine.open(num_choices=3):
-        engine.step(*(token(f"1.{index}", 5, is_last=True) for index in range(3)))
-        async with engine.open(num_choices=1):
-            pass
-        with pytest.raises(RequestError, match=r"3 answers of the 4 .* do not read") as full:
-            await engine.answer(num_choices=2)
+    async with AsyncExitStack() as unread:
+        for _ in range(8):
+            num_known = len(engine.requests)
+            await unread.enter_async_context(engine.open(num_choices=4))
+            names = [new.request_id for new in engine.requests[num_known:]]
+            engine.step(*(token(name, 5, is_last=True) for name in names))
+        with pytest.raises(RequestError, match=r"32 answers of the 32 .* do not read") as full:
+            await engine.answer()
         assert full.value.kind is ErrorKind.FULL
     async with engine.open(num_choices=4):
         pass

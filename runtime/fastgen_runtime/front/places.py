@@ -2,20 +2,25 @@
 
 import asyncio
 from collections import deque
+from typing import Final
 
 from fastgen_runtime.front.generation import ErrorKind, RequestError, invalid
+
+MADE_PER_PLACE: Final = 8
+"""Few clients that do not read shut out nobody, and many do not take all memory."""
 
 
 class Places:
     """Each choice takes a place until its last token is made, taken by its client or not.
 
-    Answers that are made and not taken are bounded by themselves: there are at most as many of
-    them as places, and behind that nobody gets a place. So what a replica keeps for clients that
-    do not read is at most twice what it keeps for those that do.
+    Answers that are made and not taken are bounded by themselves: there are at most MADE_PER_PLACE
+    times as many of them as places, and behind that nobody gets a place until their clients have
+    read, or are cut off.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._most_made = MADE_PER_PLACE * most
         self._num_taken = 0
         self._num_made = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -23,11 +28,11 @@ class Places:
     def take(self, num_choices: int) -> None:
         """Raises RequestError where so many are not free, or others wait for them."""
         self.check(num_choices)
-        if self._num_made + num_choices > self._most:
+        if self._num_made >= self._most_made:
             raise RequestError(
                 ErrorKind.FULL,
-                f"{self._num_made} answers of the {self._most} that this replica keeps wait for "
-                "clients that do not read them",
+                f"{self._num_made} answers of the {self._most_made} that this replica keeps wait "
+                "for clients that do not read them",
             )
         if self._waiting or not self._has_room(num_choices):
             of = f", and this one asks for {num_choices}" if num_choices > 1 else ""
@@ -71,7 +76,8 @@ class Places:
         self._grant()
 
     def _has_room(self, num_choices: int) -> bool:
-        return max(self._num_taken, self._num_made) + num_choices <= self._most
+        is_bounded = self._num_made < self._most_made
+        return is_bounded and self._num_taken + num_choices <= self._most
 
     def _grant(self) -> None:
         while self._waiting:
