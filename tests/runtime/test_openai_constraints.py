@@ -73,5 +73,5 @@ async def test_constraints_that_cannot_be_used_are_named(replica: ReplicaProcess
                 await client.completions.create(
                     model=MODEL, prompt="x", extra_body={"structured_outputs": constraint}
                 )
-            assert refused.value.param == "structured_outputs"
+            assert refused.value.param == f"structured_outputs.{next(iter(constraint))}"
             assert refused.value.body is not None
