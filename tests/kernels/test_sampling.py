@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fastgen_kernels.torch_twins.adjustment import Adjustment
-from fastgen_kernels.torch_twins.sampling import Draw, distribution, sample
-from fastgen_runtime.device.sampler import draw_of, uniform_at
+from fastgen_kernels.torch_twins.sampling import Draw, distribution, exponentials, sample
+from fastgen_runtime.device.sampler import draw_of
 from fastgen_runtime.engine.step import Chunk, Sampling
 
 NUM_DRAWS = 4000
@@ -65,7 +66,8 @@ DRAWS = st.builds(
     top_k=st.integers(0, 40),
     top_p=st.floats(0.01, 1),
     min_p=st.sampled_from([0.0, 0.05, 0.3]),
-    uniform=st.floats(0, 1, exclude_max=True),
+    seed=st.integers(0, 2**64 - 1),
+    position=st.integers(0, 2**20),
 )
 
 
@@ -77,9 +79,11 @@ def test_distribution_against_float64(seed: int, size: int, draw: Draw) -> None:
     ours, expected = probabilities(logits, draw), reference(logits, draw)
     assert np.abs(ours - expected).sum() < 1e-5
     token = sample(torch.from_numpy(logits)[None], [draw])[0]
-    before = np.cumsum(expected)
-    low = before[token] - expected[token]
-    assert low - 1e-5 <= draw.uniform <= before[token] + 1e-5
+    with np.errstate(divide="ignore"):
+        times = exponentials(draw.seed, draw.position, size) / expected
+    # A token at an edge may be in here and out there; of the others the first one wins.
+    clear = np.where(np.abs(ours - expected) < 1e-6 * ours, times, np.inf)
+    assert times[token] <= clear.min() * (1 + 1e-5) or not np.isfinite(times[token])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63])
@@ -138,13 +142,21 @@ def test_what_leaves_one_token_is_greedy(sampling: Sampling) -> None:
         assert set(draws_of(torch.tensor([0.0, 20.0, 20.000002]), sampling, 100)) == {2}
 
 
-@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("draw", [{}, {"top_p": 0.9}, {"top_k": 30}, {"min_p": 0.1}], ids=repr)
-def test_the_ends_of_the_unit_interval(uniform: float, draw: dict[str, float]) -> None:
-    """Every uniform number meets a token that has probability."""
+def test_only_what_has_probability_is_drawn(seed: int, draw: dict[str, Any]) -> None:
     logits = torch.full((700,), -math.inf)
     logits[[300, 400]] = 0.0
-    assert sample(logits[None], [Draw(1.0, uniform=uniform, **draw)])[0] in (300, 400)
+    assert sample(logits[None], [Draw(1.0, seed=seed, **draw)])[0] in (300, 400)
+
+
+def test_rounding_of_logits_decides_about_no_token() -> None:
+    """What batches of other shapes change of logits must not change what a seed says."""
+    generator = np.random.default_rng(1)
+    logits = generator.normal(0, 2, (40, 50_000)).astype(np.float32)
+    rounded = logits + generator.normal(0, 1e-5, logits.shape).astype(np.float32)
+    draws = [Draw(1.5, seed=row) for row in range(len(logits))]
+    assert sample(torch.from_numpy(logits), draws) == sample(torch.from_numpy(rounded), draws)
 
 
 @pytest.mark.parametrize("logits", [[math.inf, 0.0], [math.nan, 0.0], [-math.inf, -math.inf]])
@@ -152,21 +164,23 @@ def test_logits_that_are_no_numbers_give_no_token(logits: list[float]) -> None:
     """They are one request's trouble, not its neighbours'."""
     rows = torch.tensor([logits, logits, logits, [0.0, 9.0]])
     banned = Adjustment(banned_token_ids=[0])
-    draws = [Draw(1.0, top_p=0.9, uniform=0.5), Draw(0.0), Draw(0.0, adjustment=banned), Draw(0.0)]
+    draws = [Draw(1.0, top_p=0.9), Draw(0.0), Draw(0.0, adjustment=banned), Draw(0.0)]
     assert sample(rows, draws) == [None, None, None, 1]
 
 
 def test_a_client_that_asks_for_more_than_a_float_holds_gets_that_token() -> None:
     penalty = Adjustment(repetition_penalty=1e-38, prompt_token_ids=[1])
     with np.errstate(over="ignore"):
-        token = sample(torch.tensor([[0.0, 9.0]]), [Draw(1.0, uniform=0.5, adjustment=penalty)])
+        token = sample(torch.tensor([[0.0, 9.0]]), [Draw(1.0, adjustment=penalty)])
     assert token == [1]
 
 
 def test_the_padding_of_a_vocabulary_is_never_chosen() -> None:
     logits = torch.tensor([[0.0, 1.0, 5.0, 9.0]])
-    draws = [Draw(0.0), Draw(5.0, uniform=0.999), Draw(0.0, adjustment=Adjustment({3: 90.0}))]
-    assert sample(logits.expand(3, -1), draws, vocabulary=2) == [1, 1, 1]
+    draws = [Draw(0.0), Draw(0.0, adjustment=Adjustment({3: 90.0}))]
+    assert sample(logits.expand(2, -1), draws, vocabulary=2) == [1, 1]
+    drawn = [Draw(5.0, seed=seed) for seed in range(30)]
+    assert set(sample(logits.expand(30, -1), drawn, vocabulary=2)) == {0, 1}
 
 
 SAMPLINGS = st.builds(
@@ -219,12 +233,15 @@ def test_a_seed_decides_each_token_of_a_request() -> None:
     assert texts[0] == texts[2] != texts[1]
 
 
-def test_uniforms_are_fixed_by_seed_and_position() -> None:
+def test_the_randomness_is_fixed_by_seed_position_and_token() -> None:
     """Golden values: a client's seed must give the same answer in later versions."""
-    assert uniform_at(0, 0) == uniform_at(2**64, 0)
-    assert len({uniform_at(2**64 - seed, 0) for seed in range(1, 20)}) == 19
-    assert len({uniform_at(seed, position) for seed in range(20) for position in range(20)}) == 400
-    assert [round(uniform_at(7, position), 12) for position in (0, 1)] == GOLDEN
+    assert exponentials(0, 0, 3).tolist() == exponentials(2**64, 0, 3).tolist()
+    assert exponentials(7, 1, 1000)[:10].tolist() == exponentials(7, 1, 10).tolist()
+    assert len({exponentials(2**64 - seed, 0, 1)[0] for seed in range(1, 20)}) == 19
+    firsts = {exponentials(seed, position, 1)[0] for seed in range(20) for position in range(20)}
+    assert len(firsts) == 400
+    found = [round(float(exponentials(7, position, 2)[1]), 12) for position in (0, 1)]
+    assert found == GOLDEN
 
 
-GOLDEN = [0.87207345482, 0.082842687027]
+GOLDEN = [0.114193566555, 1.103599581469]

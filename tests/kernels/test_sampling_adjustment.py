@@ -68,15 +68,15 @@ def test_adjustments_against_float64(seed: int, adjustment: Adjustment) -> None:
     allowed=st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=SIZE),
     banned=TOKENS,
     temperature=st.sampled_from([0.0, 1.0, 5.0]),
-    uniform=st.floats(0, 1, exclude_max=True),
+    draw_seed=st.integers(0, 2**64 - 1),
 )
 @settings(max_examples=150, deadline=None)
 def test_only_what_the_mask_allows_is_drawn(
-    seed: int, allowed: list[int], banned: list[int], temperature: float, uniform: float
+    seed: int, allowed: list[int], banned: list[int], temperature: float, draw_seed: int
 ) -> None:
     """And nothing that is banned, unless bans leave nothing: then the mask alone counts."""
     adjustment = Adjustment(mask=mask_of(allowed), banned_token_ids=banned)
-    draw = Draw(temperature, top_p=0.99, uniform=uniform, adjustment=adjustment)
+    draw = Draw(temperature, top_p=0.99, seed=draw_seed, adjustment=adjustment)
     token = sample(torch.from_numpy(logits_of(seed))[None], [draw])[0]
     assert token in (set(allowed) - set(banned) or set(allowed))
 
