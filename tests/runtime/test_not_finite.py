@@ -1,6 +1,5 @@
 """Logits that are no numbers end the request that brought them about, and hurt no other."""
 
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
