@@ -48,8 +48,6 @@ async def test_answers_after_a_pydantic_model(replica: ReplicaProcess) -> None:
 @pytest.mark.parametrize(
     ("constraint", "check"),
     [
-        ({"response_format": {"type": "json_object"}}, lambda text: isinstance(json.loads(text),
-                                                                               dict)),
         ({"structured_outputs": {"regex": "[0-9]{3}-[a-c]"}}, lambda text: len(text) == 5),
         ({"structured_outputs": {"choice": ["yes", "no"]}}, lambda text: text in ("yes", "no")),
         ({"structured_outputs": {"grammar": 'start: "<" /[a-z]{2}/ ">"'}},
@@ -64,6 +62,18 @@ async def test_other_constraints(replica: ReplicaProcess, constraint: Any, check
         )  # fmt: skip
     assert answer.choices[0].finish_reason == "stop", answer.choices[0].text
     assert check(answer.choices[0].text), answer.choices[0].text
+
+
+async def test_answers_that_are_any_json_object(replica: ReplicaProcess) -> None:
+    ask = 'Reply with the JSON object {"ok": true} and nothing else.'
+    async with replica.openai() as client:
+        answer = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": ask}], max_tokens=60, temperature=0,
+            response_format={"type": "json_object"},
+        )  # fmt: skip
+    choice = answer.choices[0]
+    assert choice.finish_reason == "stop", choice.message.content
+    assert isinstance(json.loads(choice.message.content or ""), dict)
 
 
 async def test_constraints_that_cannot_be_used_are_named(replica: ReplicaProcess) -> None:
