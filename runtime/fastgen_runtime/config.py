@@ -9,22 +9,17 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import Port, StartupFailure
-from fastgen_api.spec import BudgetMode, DType
+from fastgen_api.spec import BudgetMode, DType, most_step_tokens
 from fastgen_runtime.startup_error import StartupError
 
 BLOCK_SIZES: Final = (16, 32, 64, 128)
-
-
-MAX_STEP_TOKENS: Final = {BudgetMode.AUTO: 2048, BudgetMode.FIXED: 512}
-"""Fixed: where a step's tokens are enough to keep a GPU busy (arXiv 2401.08671, section 3). Auto
-goes above only where no running stream suffers."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a replica.
 
     max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
-    mode's own (`MAX_STEP_TOKENS`). tensor_parallel_size: processes that the model is split among.
+    mode's own. tensor_parallel_size: processes that the model is split among.
     """
 
     model: str
@@ -49,9 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def budget_tokens(self) -> int:
         """Most tokens of a step."""
-        if self.token_budget is None:
-            return MAX_STEP_TOKENS[self.token_budget_mode]
-        return self.token_budget
+        return most_step_tokens(self.token_budget_mode, self.token_budget)
 
     @property
     def max_running(self) -> int:

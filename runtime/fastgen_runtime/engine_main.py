@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import StartupFailure
+from fastgen_api.spec import BudgetMode, most_step_tokens
 from fastgen_runtime.config import EngineConfig
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.channel import (
@@ -85,12 +86,13 @@ def load_engine(
             max_model_length=config.max_length,
             max_concurrent_requests=config.max_running,
             max_step_tokens=config.budget_tokens,
+            least_step_tokens=_least_step_tokens(config),
             vocabulary=num_token_ids(tokenizer),
             tensor_parallel_size=config.tensor_parallel_size,
         ),
     )
     limits = Limits(
-        budget_tokens=config.budget_tokens,
+        budget_tokens=runner.step_tokens or config.budget_tokens,
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         max_length=config.max_length,
@@ -101,6 +103,14 @@ def load_engine(
     grammars.wait_until_loaded()
     ready = Ready(runner.num_blocks, runner.block_size, engine.max_length)
     return engine, grammars, ready, runner.check_ranks
+
+
+def _least_step_tokens(config: EngineConfig) -> int | None:
+    """Auto steps may be smaller where memory is short; Fixed ones are what was asked for."""
+    if config.budget_mode is BudgetMode.FIXED:
+        return None
+    usual = most_step_tokens(BudgetMode.FIXED, None)
+    return min(config.budget_tokens, max(usual, config.max_running))
 
 
 def beat(

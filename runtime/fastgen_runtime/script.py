@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
 from fastgen_api.names import StartupFailure
-from fastgen_api.spec import BudgetMode, DType
-from fastgen_runtime.config import MAX_STEP_TOKENS
+from fastgen_api.spec import BudgetMode, DType, most_step_tokens
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.engine import Engine, Load
 from fastgen_runtime.engine.plan import Limits
@@ -230,7 +229,7 @@ def load_pipeline(
     from fastgen_runtime.device.runner import Runner, RunnerConfig
 
     mode = _one_of(BudgetMode, "token_budget_mode", token_budget_mode)
-    budget = MAX_STEP_TOKENS[mode] if token_budget is None else token_budget
+    budget = most_step_tokens(mode, token_budget)
     config = RunnerConfig(
         dtype=_one_of(DType, "dtype", dtype),
         block_size=kv_block_size,

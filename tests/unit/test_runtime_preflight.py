@@ -90,6 +90,25 @@ def test_what_does_not_fit_names_the_way_out(demand: Demand, limit: int, words: 
     assert "maxModelLength" not in str(raised.value), "the weights alone are too large"
 
 
+def test_steps_become_smaller_where_memory_is_short_for_the_largest() -> None:
+    config, shapes = config_from_hf(LLAMA_8B), tensor_shapes(LLAMA_8B)
+    large = replace(DEMAND, max_tokens=8192, least_tokens=512)
+    assert preflight(config, shapes, large, OFFER).step_tokens == 8192
+    short = replace(OFFER, limit_bytes=17 * GIB, memory_percent=100)
+    assert preflight(config, shapes, large, short).step_tokens == 2048
+    with pytest.raises(StartupError):
+        preflight(config, shapes, replace(large, least_tokens=None), short)
+
+
+def test_what_loading_takes_for_a_moment_may_come_from_the_reserve() -> None:
+    config, shapes = config_from_hf(LLAMA_8B), tensor_shapes(LLAMA_8B)
+    small = replace(DEMAND, longest=64, max_tokens=16, most_requests=1)
+    plan = plan_memory(config, shapes, small, OFFER)
+    assert plan.reserve_bytes == 24 * GIB // 10
+    assert plan.loading_bytes < plan.reserve_bytes
+    assert plan.needed_bytes == plan.weight_bytes + plan.activation_bytes + plan.request_bytes
+
+
 def test_a_length_that_does_not_fit_names_the_longest_that_does() -> None:
     config, shapes = config_from_hf(LLAMA_8B), tensor_shapes(LLAMA_8B)
     offer = replace(OFFER, limit_bytes=20 * GIB)

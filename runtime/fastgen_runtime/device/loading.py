@@ -33,7 +33,10 @@ _DTYPES: Final = {
 
 
 class Loader:
-    """Knows what a rank needs of a checkpoint. model_config: the rank's part of the model's."""
+    """Knows what a rank needs of a checkpoint.
+
+    model_config: the rank's part of the model's. step_tokens: of the largest step.
+    """
 
     def __init__(self, checkpoint: Checkpoint, config: RunnerConfig, rank: int = 0) -> None:
         """Raises StartupError when the model cannot be split so, or is not that long."""
@@ -51,6 +54,7 @@ class Loader:
         self._resolved = resolve_dtype(config.dtype, cores.cpu_flags())
         self._dtype = _DTYPES[self._resolved]
         self._tensors = checkpoint.tensors()
+        self.step_tokens = config.max_step_tokens
 
     def preflight(self) -> None:
         """For all ranks, before any of them loads; raises StartupError when they do not fit."""
@@ -62,11 +66,12 @@ class Loader:
             block_size=config.block_size,
             max_tokens=config.max_step_tokens,
             most_requests=config.max_concurrent_requests,
+            least_tokens=config.least_step_tokens,
             ranks=self._shard.size,
         )
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         offer = offer_now(config.memory_percent).share(self._shard.size)
-        preflight(self.model_config, shapes, demand, offer)
+        self.step_tokens = preflight(self.model_config, shapes, demand, offer).step_tokens
 
     def model(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Model:
         """Reads the weights; raises StartupError. add_up: see `Model`."""
@@ -97,7 +102,7 @@ class Loader:
             offer.resident_bytes,
             offer.memory_percent,
             activation_bytes(
-                self.model_config, config.max_step_tokens, config.max_concurrent_requests, item
+                self.model_config, self.step_tokens, config.max_concurrent_requests, item
             ),
         )
         return num_blocks_for(

@@ -41,11 +41,14 @@ class Runner:
         cache: Tensor,
         vocabulary: int | None = None,
         ranks: Ranks | None = None,
+        step_tokens: int | None = None,
     ) -> None:
         """cache: [layers, 2, blocks, block size, kv heads, D]. vocabulary: see `RunnerConfig`.
 
-        ranks: the others that compute, when this is rank 0.
+        ranks: the others that compute, when this is rank 0. step_tokens: of the largest step that
+        memory was planned for; None: nobody planned.
         """
+        self.step_tokens = step_tokens
         self._model = model
         self._config = config
         self._kernels = kernels
@@ -68,7 +71,10 @@ class Runner:
             model = loader.model()
             num_blocks = config.num_blocks or loader.num_blocks([cores.resident_bytes()])
             cache = loader.cache(num_blocks)
-            return cls(model, loader.model_config, loader.kernels, cache, config.vocabulary)
+            return cls(
+                model, loader.model_config, loader.kernels, cache, config.vocabulary, None,
+                loader.step_tokens,
+            )  # fmt: skip
         ranks = Ranks.start(checkpoint.path, config, loader.device)
         try:
             model = loader.model(ranks.add_up)
@@ -80,7 +86,10 @@ class Runner:
         except BaseException:
             ranks.close()
             raise
-        return cls(model, loader.model_config, loader.kernels, cache, config.vocabulary, ranks)
+        return cls(
+            model, loader.model_config, loader.kernels, cache, config.vocabulary, ranks,
+            loader.step_tokens,
+        )  # fmt: skip
 
     def check_ranks(self) -> None:
         """Raises RankError when another rank has ended; else a step says so."""

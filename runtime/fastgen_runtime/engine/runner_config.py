@@ -12,10 +12,11 @@ class RunnerConfig:
     """num_blocks: when None, the cache takes what `memory_percent` of the memory leaves it.
 
     max_model_length: tokens of the longest request; None: what the model was trained for.
-    max_step_tokens: most tokens of a step. threads: None: what the CPU quota allows. vocabulary:
-    how many token ids the tokenizer has; the embedding's rows from there on are padding, and no
-    request gets them. None: there is no padding. tensor_parallel_size: ranks that the model is
-    split among.
+    max_step_tokens: most tokens of a step; where memory is short it may be lowered, to
+    least_step_tokens at least; None: not at all. threads: None: what the CPU quota allows.
+    vocabulary: how many token ids the tokenizer has; the embedding's rows from there on are
+    padding, and no request gets them. None: there is no padding. tensor_parallel_size: ranks that
+    the model is split among.
     """
 
     dtype: DType = DType.AUTO
@@ -23,6 +24,7 @@ class RunnerConfig:
     max_model_length: int | None = None
     max_concurrent_requests: int = 256
     max_step_tokens: int = 2048
+    least_step_tokens: int | None = None
     memory_percent: int = 90
     num_blocks: int | None = None
     threads: int | None = None

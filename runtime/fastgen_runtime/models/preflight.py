@@ -33,6 +33,12 @@ class Offer:
     resident_bytes: int
     memory_percent: int
 
+    @property
+    def total_bytes(self) -> int:
+        """The limit, or the machine's memory where that is less."""
+        machine = self.resident_bytes + self.available_bytes
+        return machine if self.limit_bytes is None else min(machine, self.limit_bytes)
+
     def share(self, ranks: int) -> "Offer":
         """An equal part of all that there is for one of the ranks that compute side by side."""
         limit = self.limit_bytes
@@ -48,8 +54,9 @@ class Offer:
 class Demand:
     """What is asked for. packs: whether linear layers are kept in a copy of another order.
 
-    longest: tokens of the longest request. max_tokens, most_requests: of a step. ranks: among
-    which the model is split.
+    longest: tokens of the longest request. max_tokens, most_requests: of a step. least_tokens: what
+    max_tokens may be lowered to where memory is short; None: not at all. ranks: among which the
+    model is split.
     """
 
     dtype: DType
@@ -58,6 +65,7 @@ class Demand:
     block_size: int
     max_tokens: int
     most_requests: int
+    least_tokens: int | None = None
     ranks: int = 1
 
 
@@ -65,23 +73,26 @@ class Demand:
 class MemoryPlan:
     """Bytes that are expected, on each rank.
 
-    loading_bytes: what is there only while the weights are loaded. offered_bytes: for weights,
-    activations and cache together. request_bytes: the cache of one longest request. num_blocks:
-    of the cache; 0 where it does not fit.
+    loading_bytes: what is there only while the weights are loaded; it may use what is kept back
+    from serving, too: reserve_bytes. step_tokens: of the largest step. offered_bytes: for weights,
+    activations and cache together. request_bytes: the cache of one longest request. num_blocks: of
+    the cache; 0 where it does not fit.
     """
 
     weight_bytes: int
     loading_bytes: int
     activation_bytes: int
+    step_tokens: int
     request_bytes: int
     offered_bytes: int
+    reserve_bytes: int
     num_blocks: int
 
     @property
     def needed_bytes(self) -> int:
-        """The least with which one request can be served."""
+        """The least offer with which one request can be served."""
         serving = self.activation_bytes + self.request_bytes
-        return self.weight_bytes + max(serving, self.loading_bytes)
+        return self.weight_bytes + max(serving, self.loading_bytes - self.reserve_bytes)
 
 
 def offer_now(memory_percent: int) -> Offer:
@@ -112,8 +123,10 @@ def plan_memory(
         weight_bytes=weights.resident,
         loading_bytes=weights.largest,
         activation_bytes=activations,
+        step_tokens=demand.max_tokens,
         request_bytes=blocks_per_request * block,
         offered_bytes=offered,
+        reserve_bytes=offer.total_bytes * (100 - offer.memory_percent) // 100,
         num_blocks=min(fitting, wanted) if fitting >= blocks_per_request else 0,
     )
 
@@ -121,8 +134,15 @@ def plan_memory(
 def preflight(
     config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], demand: Demand, offer: Offer
 ) -> MemoryPlan:
-    """Logs the plan; raises StartupError with its numbers, and the way out, when it cannot be."""
+    """Logs the plan, with smaller steps where memory is short for the largest.
+
+    Raises StartupError with its numbers, and the way out, when it cannot be.
+    """
     plan = plan_memory(config, shapes, demand, offer)
+    least = demand.least_tokens or demand.max_tokens
+    while plan.needed_bytes > plan.offered_bytes and demand.max_tokens > least:
+        demand = replace(demand, max_tokens=max(least, demand.max_tokens // 2))
+        plan = plan_memory(config, shapes, demand, offer)
     log_event("memory plan", dtype=str(demand.dtype), max_length=demand.longest, **asdict(plan))
     if plan.needed_bytes > plan.offered_bytes:
         raise StartupError(StartupFailure.OUT_OF_MEMORY, _refusal(config, plan, demand, offer))
@@ -134,7 +154,8 @@ def _refusal(config: ModelConfig, plan: MemoryPlan, demand: Demand, offer: Offer
     block = block_bytes(config, demand.block_size, _ITEM_BYTES[demand.dtype])
     left = plan.offered_bytes - plan.weight_bytes - plan.activation_bytes
     longest = max(0, left) // block * demand.block_size
-    can_load = plan.weight_bytes + plan.loading_bytes <= plan.offered_bytes
+    loading = plan.weight_bytes + plan.loading_bytes - plan.reserve_bytes
+    can_load = loading <= plan.offered_bytes
     lacking = plan.needed_bytes - plan.offered_bytes
     total = offer.resident_bytes + offer.available_bytes
     source = "the machine's"
