@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few rounds, for a first look")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
-    rounds, seconds = (3, 15.0) if options.quick else (11, 36.0)
+    rounds, seconds = (3, 15.0) if options.quick else (7, 36.0)
     measures: dict[str, tuple[str, Callable[[], list[Row]]]] = {
         "steps": (
             f"Step time, SmolLM2, {CONTEXT} tokens of context before each chunk",
