@@ -77,7 +77,7 @@ def test_it_fits_and_the_numbers_are_logged(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("demand", "limit", "words"),
     [
-        (DEMAND, 8, "give it 10710 MiB more memory"),
+        (DEMAND, 8, "give it 10711 MiB more memory"),
         (replace(DEMAND, dtype=DType.FLOAT32), 24, "choose the dtype BFloat16"),
     ],
 )

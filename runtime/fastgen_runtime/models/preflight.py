@@ -161,8 +161,9 @@ def _refusal(config: ModelConfig, plan: MemoryPlan, demand: Demand, offer: Offer
     source = "the machine's"
     if offer.limit_bytes is not None and offer.limit_bytes < total:
         total, source = offer.limit_bytes, "the memory limit of"
-    lacking_in_all = demand.ranks * lacking * 100 // offer.memory_percent
-    ways = [f"give it {mib(lacking_in_all)} more memory"]
+    # Rounded up: with as much more it does fit.
+    lacking_in_all = -(-demand.ranks * lacking * 100 // (offer.memory_percent << 20))
+    ways = [f"give it {lacking_in_all} MiB more memory"]
     if can_load and longest >= demand.block_size:
         ways.append(f"lower maxModelLength to {longest}")
     if demand.dtype is DType.FLOAT32:
