@@ -132,6 +132,17 @@ def remove(name: str) -> None:
     run("buildah", "rmi", name)
 
 
+def remove_abandoned(prefix: str) -> None:
+    """Remove the containers of builds that were killed, and their mounts.
+
+    prefix: of the images that those builds stood on.
+    """
+    containers = json.loads(run("buildah", "containers", "--json") or "null") or []
+    for container in containers:
+        if container["imagename"].startswith(prefix):
+            run("buildah", "rm", container["id"])
+
+
 def labelled() -> list[tuple[str, str]]:
     """When each name of an image of ours was made, and the name."""
     listing = run("buildah", "images", "--json", "--filter", f"label={LABEL}")

@@ -96,6 +96,7 @@ def down() -> None:
     with lifecycle.locked(settings):
         with step("stop the cluster"):
             take_down(settings, settings.node())
+            images.remove_abandoned(settings)
         remaining = leftovers(settings, settings.node())
     if remaining:
         raise SetupError(f"Still there: {', '.join(remaining)}.")

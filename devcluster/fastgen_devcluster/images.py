@@ -1,6 +1,7 @@
 """Builds the images of the Dockerfile, each layer only when what goes into it has changed."""
 
 import fcntl
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from fastgen_devcluster.progress import step
 from fastgen_devcluster.settings import REPOSITORY, Settings
 
 CONTROL, RUNTIME = "control", "runtime-smollm2"
+LOCAL = "localhost/fastgen/"
 # Built before the images, in the order in which they stand on one another.
 DEPENDENCIES = (
     "build-dependencies",
@@ -48,7 +50,7 @@ class Plan:
 
     def local(self, stage: str) -> str:
         """The stage's name in buildah's store."""
-        return f"localhost/fastgen/{stage}:{self.keys[stage]}"
+        return f"{LOCAL}{stage}:{self.keys[stage]}"
 
 
 def ensure_dependencies(settings: Settings) -> None:
@@ -80,6 +82,17 @@ def build_images() -> Images:
                 _deliver(settings, plan, stage, reference)
             buildah.prune({*DEPENDENCIES, CONTROL, RUNTIME})
     return images
+
+
+def remove_abandoned(settings: Settings) -> None:
+    """Remove what builds that were killed have left; nothing while one is under way."""
+    if shutil.which("buildah") is None:
+        return
+    try:
+        with _locked(settings, fcntl.LOCK_NB):
+            buildah.remove_abandoned(LOCAL)
+    except BlockingIOError:
+        return
 
 
 def load_image(name: str) -> str:
@@ -131,8 +144,9 @@ def _build(plan: Plan, stage: str) -> None:
 
 
 @contextmanager
-def _locked(settings: Settings) -> Iterator[None]:
+def _locked(settings: Settings, flags: int = 0) -> Iterator[None]:
+    """One build at a time. flags: `fcntl.LOCK_NB` raises BlockingIOError rather than waiting."""
     settings.cache.mkdir(parents=True, exist_ok=True)
     with (settings.cache / "images.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX | flags)
         yield

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fastgen_devcluster import Cluster, audit_log_path, base_image
+from fastgen_devcluster import Cluster, audit_log_path, base_image, images
 from fastgen_devcluster.clients import kubectl
-from fastgen_devcluster.command import CommandError
+from fastgen_devcluster.command import CommandError, run
 from fastgen_devcluster.images import load_image
 from fastgen_devcluster.process import Ledger
 from fastgen_devcluster.settings import Settings
@@ -182,6 +182,15 @@ def test_prometheus_scrapes_annotated_pods_and_says_where_they_are(
     assert sample["value"][1] == "42"
     assert sample["metric"]["pod"] == pod
     assert sample["metric"]["node"] == Settings.from_environment().node().name
+
+
+def test_what_a_killed_build_has_left_mounted_is_removed() -> None:
+    stands_on = images.Plan.read().local("build-dependencies")
+    container = run("buildah", "from", "--pull=never", stands_on).strip()
+    mounted = run("buildah", "mount", container).strip()
+    images.remove_abandoned(Settings.from_environment())
+    assert container not in run("buildah", "containers", "--format", "{{.ContainerName}}")
+    assert mounted not in Path("/proc/mounts").read_text()
 
 
 def test_kubectl_refuses_a_field_that_does_not_exist(cluster: Cluster, pod: str) -> None:
