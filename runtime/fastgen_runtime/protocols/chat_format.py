@@ -11,12 +11,13 @@ from fastgen_runtime.protocols.asked import Told
 from fastgen_runtime.protocols.openai_logprobs import chat_logprobs
 from fastgen_runtime.protocols.openai_tools import ToolUse
 from fastgen_runtime.protocols.response_head import (
-    DONE,
     ResponseHead,
     encode,
+    end_events,
     event,
     split_event,
     usage_fields,
+    usage_in_chunk,
 )
 from fastgen_runtime.protocols.told_prompt import ToldPrompts, body_pieces
 from fastgen_runtime.text.token_text import TokenTexts
@@ -57,28 +58,25 @@ class ChatWriter:
         chunks = choice.chunks(delta)
         if not chunks:
             return b""
-        head = self._head | self._usage(so_far)
+        head = self._head | usage_in_chunk(self._told.with_usage, so_far)
         first = event(head | {"choices": [chunks[0]]} | told)
         return first + b"".join(event(head | {"choices": [chunk]}) for chunk in chunks[1:])
 
     def end(self, usage: Usage) -> bytes:
-        if not self._told.with_usage:
-            return DONE
-        return event(self._head | {"choices": [], "usage": usage_fields(usage)}) + DONE
+        return end_events(self._head, usage if self._told.with_usage else None)
 
     def _choice(self, base: int, delta: Delta) -> "_Choice":
         index = base + delta.index
         choice = self._choices.get(index)
         if choice is None:
-            choice = _Choice(index, self._told, self._texts, self._head | self._usage(None))
+            choice = _Choice(
+                index,
+                self._told,
+                self._texts,
+                self._head | usage_in_chunk(self._told.with_usage, None),
+            )
             self._choices[index] = choice
         return choice
-
-    def _usage(self, so_far: Usage | None) -> dict[str, Any]:
-        # A client that wants the usage is promised the field in every chunk.
-        if not self._told.with_usage:
-            return {}
-        return {"usage": usage_fields(so_far) if so_far is not None else None}
 
     def _told_prompt(self, base: int, echo: PromptEcho | None) -> dict[str, Any]:
         """What is told of the prompt once, with whichever choice comes first."""

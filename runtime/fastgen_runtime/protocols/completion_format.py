@@ -7,12 +7,13 @@ from fastgen_runtime.front.answer import Delta, PromptEcho, Usage
 from fastgen_runtime.protocols.asked import Told
 from fastgen_runtime.protocols.openai_logprobs import CompletionLogprobs, joined
 from fastgen_runtime.protocols.response_head import (
-    DONE,
     ResponseHead,
     encode,
+    end_events,
     event,
     split_event,
     usage_fields,
+    usage_in_chunk,
 )
 from fastgen_runtime.protocols.told_prompt import ToldPrompt, ToldPrompts, body_pieces
 from fastgen_runtime.text.token_text import TokenTexts
@@ -48,12 +49,12 @@ class CompletionWriter:
         fields = choice.told_of(delta, self._prompt(base, delta))
         if not any(fields.get(name) for name in _TOLD):
             return b""
-        return event(self._head | {"choices": [fields]} | self._usage(so_far))
+        return event(
+            self._head | {"choices": [fields]} | usage_in_chunk(self._told.with_usage, so_far)
+        )
 
     def end(self, usage: Usage) -> bytes:
-        if not self._told.with_usage:
-            return DONE
-        return event(self._head | {"choices": [], "usage": usage_fields(usage)}) + DONE
+        return end_events(self._head, usage if self._told.with_usage else None)
 
     def _prompt(self, base: int, delta: Delta) -> ToldPrompt | None:
         return None if delta.prompt is None else self._prompts.take(base, delta.prompt)
@@ -62,15 +63,14 @@ class CompletionWriter:
         index = base + delta.index
         choice = self._choices.get(index)
         if choice is None:
-            choice = _Choice(index, self._told, self._texts, self._head | self._usage(None))
+            choice = _Choice(
+                index,
+                self._told,
+                self._texts,
+                self._head | usage_in_chunk(self._told.with_usage, None),
+            )
             self._choices[index] = choice
         return choice
-
-    def _usage(self, so_far: Usage | None) -> dict[str, Any]:
-        # A client that wants the usage is promised the field in every chunk.
-        if not self._told.with_usage:
-            return {}
-        return {"usage": usage_fields(so_far) if so_far is not None else None}
 
 
 _TOLD: Final = ("text", "finish_reason", "logprobs", "token_ids", "prompt_token_ids",

@@ -76,6 +76,20 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
     }
 
 
+def usage_in_chunk(is_wanted: bool, so_far: Usage | None) -> dict[str, Any]:
+    """What a chunk says of the usage: a client that wants it is promised the field in each."""
+    if not is_wanted:
+        return {}
+    return {"usage": None if so_far is None else usage_fields(so_far)}
+
+
+def end_events(head: dict[str, Any], usage: Usage | None) -> bytes:
+    """The events behind the last delta's; usage: None where it is not told."""
+    if usage is None:
+        return DONE
+    return event(head | {"choices": [], "usage": usage_fields(usage)}) + DONE
+
+
 def split_event(body: dict[str, Any], hole: str) -> tuple[bytes, bytes]:
     """An event in two pieces, between which the text goes that stands at `hole` in `body`."""
     before, after = event(body).split(encode(hole), 1)
