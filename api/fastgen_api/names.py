@@ -30,6 +30,8 @@ class Component(StrEnum):
 
     REPLICA = "replica"
     BALANCER = "balancer"
+    DOWNLOAD = "download"
+    """Brings the model into the cache, once for all replicas."""
 
 
 class Port:
@@ -67,6 +69,26 @@ def replica_name(deployment: str) -> str:
 def slo_config_map_name(deployment: str) -> str:
     """Name of the ConfigMap that carries the SLO to the replicas without restarting them."""
     return f"{deployment}-slo"
+
+
+def download_name(deployment: str) -> str:
+    """Name of the download's ServiceAccount, Role and RoleBinding."""
+    return f"{deployment}-download"
+
+
+def download_job_name(deployment: str, key: str) -> str:
+    """Name of the Job that downloads a model; key: 8 characters that stand for the model."""
+    return f"{deployment}-model-{key}"
+
+
+def model_config_map_name(deployment: str) -> str:
+    """Name of the ConfigMap in which the download tells how far it is (`DeliveryField`)."""
+    return f"{deployment}-model"
+
+
+def models_claim_name(deployment: str) -> str:
+    """Name of the claim that the operator makes for downloaded models."""
+    return f"{deployment}-models"
 
 
 def service_name(deployment: str) -> str:
@@ -185,9 +207,52 @@ class Condition:
     ROLLOUT_BLOCKED: Final = "RolloutBlocked"
     CAPACITY_BLOCKED: Final = "CapacityBlocked"
     UPGRADE_AVAILABLE: Final = "UpgradeAvailable"
+    SCALING_FROZEN: Final = "ScalingFrozen"
+    """Set by the operator for all at once; autoscalers heed it: they decide and change nothing."""
     SLO_MET: Final = "SLOMet"
     SCALING_ACTIVE: Final = "ScalingActive"
 
+
+class ModelPhase(StrEnum):
+    """How far a model is on its way to the replicas, `status.model.phase`."""
+
+    PENDING = "Pending"
+    DOWNLOADING = "Downloading"
+    LOADING = "Loading"
+    READY = "Ready"
+    FAILED = "Failed"
+
+
+class DeliveryField:
+    """Keys of the data of the ConfigMap `model_config_map_name`, all text.
+
+    Written by the download (field manager `DOWNLOAD_MANAGER`), read by the operator.
+    """
+
+    KEY: Final = "key"
+    """Which model this speaks of: the key of `download_job_name`."""
+    STATE: Final = "state"
+    """A `DeliveryState`."""
+    REVISION: Final = "revision"
+    """Commit that an hf:// source was resolved to."""
+    PATH: Final = "path"
+    """The model's file or folder, relative to the cache's root."""
+    SIZE_BYTES: Final = "sizeBytes"
+    DOWNLOADED_BYTES: Final = "downloadedBytes"
+    REASON: Final = "reason"
+    """A `StartupFailure`, while the state is Failed or the download waits to try again."""
+    MESSAGE: Final = "message"
+
+
+class DeliveryState(StrEnum):
+    """How far a download is."""
+
+    DOWNLOADING = "Downloading"
+    DELIVERED = "Delivered"
+    FAILED = "Failed"
+
+
+DOWNLOAD_MANAGER: Final = "fastgen-download"
 
 TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 """A replica that cannot serve writes `Reason: sentence` here, for the operator to report."""
@@ -201,5 +266,11 @@ class StartupFailure(StrEnum):
     MODEL_INVALID = "ModelInvalid"
     OUT_OF_MEMORY = "OutOfMemory"
     CONFIG_INVALID = "ConfigInvalid"
+    ACCESS_DENIED = "AccessDenied"
+    """The server of the model wants a token, or another one."""
+    DOWNLOAD_FAILED = "DownloadFailed"
+    """The server cannot be reached, throttles, stalls or breaks off, for longer than is bearable."""
+    CHECKSUM_MISMATCH = "ChecksumMismatch"
+    CACHE_FULL = "CacheFull"
     ENGINE_FAILED = "EngineFailed"
     """The engine process ended, while it loaded the model or served, as its log tells."""

@@ -211,7 +211,7 @@ class Balancer(_Spec, frozen=True):
 
 
 class Rollout(_Spec, frozen=True):
-    strategy: RolloutStrategy = RolloutStrategy.SURGE
+    strategy: RolloutStrategy = RolloutStrategy.AUTO
     max_surge: int | str = 1
     max_unavailable: int | str = 0
     progress_deadline_seconds: int = 1800

@@ -16,7 +16,8 @@ Id: TypeAlias = tuple[str, str]
 """Kind and name: what tells a deployment's children apart, since all share its namespace."""
 
 CHILD_KINDS: Final = (
-    "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Service", "Deployment",
+    "ServiceAccount", "Role", "RoleBinding", "ConfigMap", "PersistentVolumeClaim", "Service",
+    "PodDisruptionBudget", "NetworkPolicy", "Job", "Deployment",
 )  # fmt: skip
 """Kinds of children in the order in which they are applied: a pod finds all that it needs."""
 

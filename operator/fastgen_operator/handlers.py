@@ -26,8 +26,12 @@ CRD_RETRY_SECONDS: Final = 2.0
 WATCHED_CHILDREN: Final = (
     ("", "v1", "serviceaccounts"),
     ("", "v1", "configmaps"),
+    ("", "v1", "persistentvolumeclaims"),
     ("", "v1", "services"),
     ("", "v1", "pods"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+    ("batch", "v1", "jobs"),
     ("apps", "v1", "deployments"),
     ("rbac.authorization.k8s.io", "v1", "roles"),
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),

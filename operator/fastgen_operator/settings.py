@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fastgen_api.names import Port
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+SWITCH = ("true", "false")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -33,6 +34,8 @@ class Settings:
     """Namespaces that are watched; empty: all."""
     prometheus_url: str = ""
     """Where balancers read metrics when their resource names no Prometheus."""
+    scaling_frozen: bool = False
+    """No autoscaler changes replicas: the lever for an incident of the whole fleet."""
     log_level: str = "INFO"
     identity: str = "fastgen-operator"
     """Source of the Kubernetes events that the operator writes."""
@@ -57,6 +60,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         ),
         namespaces=_names(environment.get("FASTGEN_WATCH_NAMESPACES", "")),
         prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL", "").strip(),
+        scaling_frozen=_choice(environment, "FASTGEN_SCALING_FROZEN", "false", SWITCH) == "true",
         log_level=_choice(environment, "FASTGEN_LOG_LEVEL", "INFO", LOG_LEVELS),
         identity=environment.get("POD_NAME", "").strip() or "fastgen-operator",
         http_port=_port(environment, "FASTGEN_HTTP_PORT", Port.OPERATOR_HTTP),

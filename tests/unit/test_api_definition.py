@@ -23,18 +23,8 @@ status_fields = list(reference["fields"](schema["properties"]["status"], "status
 
 # What is foreseen but not built. Each entry leaves this table together with its rule.
 NOT_YET = {
-    "spec.model.source": "hf://, pvc:// or https://",
-    "spec.model.revision": "",
-    "spec.model.tokenSecretRef": "",
-    "spec.model.cache.type": "PersistentVolumeClaim",
-    "spec.model.cache.size": "",
-    "spec.model.cache.storageClassName": "",
-    "spec.model.cache.accessModes": "",
-    "spec.model.cache.retentionPolicy": "",
-    "spec.model.cache.claimName": "",
     "spec.engine.dtype": "Float16",
     "spec.engine.quantization": "Int8 and FP8",
-    "spec.engine.tensorParallelSize": "above 1",
     "spec.scaling.minReplicas": "0",
     "spec.scaling.scaleToZero": "",
     "spec.scaling.behavior.scaleUp.tolerance": "",
@@ -42,11 +32,6 @@ NOT_YET = {
     "spec.balancer.name": "",
     "spec.balancer.routing": "Prefix",
     "spec.balancer.routes": "",
-    "spec.rollout.strategy": "Auto and InPlace",
-    "spec.resources.limits": "nvidia.com/gpu",
-    "spec.resources.requests": "nvidia.com/gpu",
-    "spec.sharedMemory": "",
-    "spec.podTemplate": "",
 }
 
 
