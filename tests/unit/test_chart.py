@@ -147,7 +147,10 @@ def test_operator_holds_nothing_else() -> None:
     every = ("get", "list", "watch", "create", "patch", "delete")
     kinds = {
         "apps": ("deployments",),
-        "": ("services", "serviceaccounts", "configmaps"),
+        "": ("services", "serviceaccounts", "configmaps", "persistentvolumeclaims"),
+        "batch": ("jobs",),
+        "policy": ("poddisruptionbudgets",),
+        "networking.k8s.io": ("networkpolicies",),
         "rbac.authorization.k8s.io": ("roles", "rolebindings"),
     }
     read = ("get", "list", "watch")
