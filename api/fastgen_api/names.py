@@ -39,6 +39,8 @@ class Port:
 
     REPLICA_HTTP: Final = 8000
     REPLICA_GRPC: Final = 9000
+    REPLICA_METRICS: Final = 9090
+    """/metrics alone, so that who may scrape a replica may not use its API."""
     BALANCER: Final = 8080
     """Envoy's listener: HTTP/1.1, HTTP/2 and gRPC."""
     PICKER: Final = 9002
@@ -209,6 +211,8 @@ class Condition:
     UPGRADE_AVAILABLE: Final = "UpgradeAvailable"
     SCALING_FROZEN: Final = "ScalingFrozen"
     """Set by the operator for all at once; autoscalers heed it: they decide and change nothing."""
+    FOREIGN_SCALER: Final = "ForeignScaler"
+    """Somebody else's autoscaler scales one of the Deployments behind the resource's back."""
     SLO_MET: Final = "SLOMet"
     SCALING_ACTIVE: Final = "ScalingActive"
 

@@ -77,6 +77,8 @@ def _role(owner: Owner) -> KubernetesObject:
             _rule("events.k8s.io", ["events"], ["create"]),
             _rule("", ["pods"], ["get", "list", "watch"]),
             _rule("discovery.k8s.io", ["endpointslices"], ["get", "list", "watch"]),
+            # Whoever else scales the resource: the autoscaler gives way.
+            _rule("autoscaling", ["horizontalpodautoscalers"], ["list", "watch"]),
         ],
     }
 

@@ -16,6 +16,7 @@ from lightkube.generic_resource import create_api_info as api_info
 from lightkube.types import PatchType
 
 from fastgen_api import names
+from fastgen_api.foreign_scaler import AUTOSCALER_KIND, foreign_scalers
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import CHILD_KINDS, id_of
 from fastgen_operator.observed import Observed
@@ -25,6 +26,8 @@ from fastgen_operator.status import Notice
 ALL_NAMESPACES: Final = "*"
 REJECTIONS: Final = frozenset({400, 403, 409, 422})
 """Answers that say no to what was sent; all others say that now is a bad time."""
+RACE: Final = "the object has been modified"
+"""How a write is refused that was made from an earlier version of what it changes."""
 UNTYPED: Final = "failed to create typed patch object"
 """How server-side apply refuses unknown fields: with these words, and with 500."""
 TERMINATING: Final = "because it is being terminated"
@@ -42,6 +45,11 @@ class ClusterError(Exception):
     def is_rejection(self) -> bool:
         """Whether the same request will be refused again."""
         return self.code in REJECTIONS or UNTYPED in str(self)
+
+    @property
+    def is_race(self) -> bool:
+        """Whether somebody else wrote in between: from a new read the same may succeed."""
+        return self.code == 409 and RACE in str(self)
 
     @property
     def is_farewell(self) -> bool:
@@ -68,6 +76,7 @@ RESOURCES: Final = {
     "NetworkPolicy": _resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
     "Job": _resource("batch", "v1", "Job", "jobs"),
     "Deployment": _resource("apps", "v1", "Deployment", "deployments"),
+    AUTOSCALER_KIND: _resource("autoscaling", "v2", AUTOSCALER_KIND, "horizontalpodautoscalers"),
     "Pod": _resource("", "v1", "Pod", "pods"),
     "Event": _resource("events.k8s.io", "v1", "Event", "events"),
     names.KIND: _resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL),
@@ -122,17 +131,19 @@ class Cluster:
         return found
 
     async def observe(self, owner: Owner) -> Observed:
-        """All children and pods that carry the owner's label."""
+        """All children and pods that carry the owner's label, and who else scales them."""
         labels: LabelSelector = {
             names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER,
             names.DEPLOYMENT_LABEL: owner.name,
         }
-        *children, pods = await asyncio.gather(
-            *(self.list(kind, owner.namespace, labels) for kind in (*CHILD_KINDS, "Pod"))
+        *children, pods, autoscalers = await asyncio.gather(
+            *(self.list(kind, owner.namespace, labels) for kind in (*CHILD_KINDS, "Pod")),
+            self.list(AUTOSCALER_KIND, owner.namespace),
         )
         return Observed(
             children={id_of(child): child for group in children for child in group},
             pods=tuple(pods),
+            scalers=foreign_scalers(autoscalers, owner.name),
         )
 
     async def apply(self, manifest: KubernetesObject) -> KubernetesObject:

@@ -12,6 +12,7 @@ import kopf
 from lightkube import AsyncClient
 
 from fastgen_api import names
+from fastgen_api.foreign_scaler import aim_of
 from fastgen_operator.cluster import ALL_NAMESPACES, Cluster, ClusterError
 from fastgen_operator.health import Metrics, Pulse, serve
 from fastgen_operator.loop import Loop, relist
@@ -57,6 +58,9 @@ def registry_of(settings: Settings) -> kopf.OperatorRegistry:
             labels={names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER},
             registry=registry,
         )(operator.on_child)
+    kopf.on.event("autoscaling", "v2", "horizontalpodautoscalers", registry=registry)(
+        operator.on_autoscaler
+    )
     return registry
 
 
@@ -73,6 +77,8 @@ class _Operator:
         self._metrics = Metrics()
         self._tasks: list[asyncio.Task[None]] = []
         self._generations: dict[Key, int] = {}
+        self._aims: dict[tuple[str | None, str], str] = {}
+        """The FastGenDeployment that each foreign autoscaler means."""
 
     async def start(self, **_: Any) -> None:
         """Serves health, waits for the CRD, then starts the loop."""
@@ -115,6 +121,18 @@ class _Operator:
         owner = labels.get(names.DEPLOYMENT_LABEL)
         if namespace and owner:
             self._loop.ask((namespace, owner), CHILD_DELAY_SECONDS)
+
+    async def on_autoscaler(
+        self, namespace: str | None, name: str, event: Mapping[str, Any], **_: Any
+    ) -> None:
+        """Somebody's autoscaler came, changed or went: who gave way to it, or now has to?"""
+        aimed = aim_of(event["object"]) if event["type"] != "DELETED" else None
+        before = self._aims.pop((namespace, name), None)
+        if aimed:
+            self._aims[namespace, name] = aimed
+        for deployment in {aimed, before}:
+            if namespace and deployment:
+                self._loop.ask((namespace, deployment))
 
     async def _keys(self) -> list[Key]:
         found: list[Key] = []

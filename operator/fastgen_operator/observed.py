@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastgen_api import names
+from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import Id
@@ -24,6 +25,8 @@ class Observed:
 
     children: Mapping[Id, KubernetesObject] = field(default_factory=dict)
     pods: tuple[KubernetesObject, ...] = ()
+    scalers: tuple[ForeignScaler, ...] = ()
+    """Other people's autoscalers of the resource and of its Deployments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -20,13 +20,14 @@ from fastgen_operator.drift import (
     keep_template,
     with_applied_annotation,
 )
+from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.merge import TemplateError
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner, owner_of
 from fastgen_operator.ownership import Claim, claim_on, conflict
 from fastgen_operator.queue import Key
 from fastgen_operator.settings import Settings
-from fastgen_operator.status import Notice, notices_of, same_status, status_of
+from fastgen_operator.status import Notice, is_frozen, notices_of, same_status, status_of
 
 INVALID_SPEC: Final = "InvalidSpec"
 APPLY_REJECTED: Final = "ApplyRejected"
@@ -97,7 +98,8 @@ class Reconciler:
             result = _Result(observed)
         else:
             result = await self._apply_spec(owner, resource["spec"], observed, memory)
-        await self._report(owner, resource.get("status") or {}, result, memory)
+        frozen = is_frozen(resource["spec"], self._settings)
+        await self._report(owner, resource.get("status") or {}, result, memory, frozen)
         if result.failure and result.failure.reason == APPLY_REJECTED:
             raise UnsettledError(result.failure.message)
 
@@ -141,20 +143,20 @@ class Reconciler:
             found = current[identity]
             desired = keep_template(child, found, is_stuck(found, observed))
             upgrade = upgrade or _upgrade_message(child, desired)
-            marked = with_applied_annotation(desired)
+            marked = give_way(with_applied_annotation(desired), found, observed.scalers)
             if found and is_applied(marked, found, memory.contents.get(identity)):
                 continue
             try:
                 after[identity] = await self._cluster.apply(marked)
             except ClusterError as error:
-                if error.is_farewell or not error.is_rejection:
+                if error.is_farewell or error.is_race or not error.is_rejection:
                     raise
                 problem = Problem(APPLY_REJECTED, f"{' '.join(identity)}: {error}")
-                return _Result(Observed(after, observed.pods), problem, upgrade, created)
+                return _Result(replace(observed, children=after), problem, upgrade, created)
             memory.contents[identity] = content_fingerprint(after[identity])
             created = created or found is None
             log.info("applied", extra={"object": identity, "key": (owner.namespace, owner.name)})
-        return _Result(Observed(after, observed.pods), None, upgrade, created)
+        return _Result(replace(observed, children=after), None, upgrade, created)
 
     async def _prune(self, owner: Owner, wanted: set[Id], observed: Observed) -> None:
         for identity, child in observed.children.items():
@@ -163,7 +165,12 @@ class Reconciler:
                 log.info("deleted", extra={"object": identity})
 
     async def _report(
-        self, owner: Owner, previous: KubernetesObject, result: _Result, memory: _Memory
+        self,
+        owner: Owner,
+        previous: KubernetesObject,
+        result: _Result,
+        memory: _Memory,
+        frozen: bool,
     ) -> None:
         now = self._clock()
         status = status_of(
@@ -173,6 +180,7 @@ class Reconciler:
             previous,
             failure=result.failure,
             upgrade=result.upgrade,
+            frozen=frozen,
         )
         if same_status(status, previous):
             return

@@ -7,12 +7,13 @@ from typing import Final
 
 from fastgen_api import names
 from fastgen_api.names import Component, Condition
-from fastgen_api.spec import KubernetesObject, Rollout
+from fastgen_api.spec import KubernetesObject, Rollout, ScalingMode
 from fastgen_operator.ailments import STARTUP_FAILURES
 from fastgen_operator.cold_start import cold_start_seconds
 from fastgen_operator.observed import Observed, Problem, deployment_of, pods_of
 from fastgen_operator.owner import Owner, selector_labels
 from fastgen_operator.replica import CONTAINER
+from fastgen_operator.settings import Settings
 from fastgen_operator.verdicts import Verdict, phase, situation_of, verdicts
 
 OUR_CONDITIONS: Final = frozenset(
@@ -24,6 +25,8 @@ OUR_CONDITIONS: Final = frozenset(
         Condition.MODEL_READY,
         Condition.CAPACITY_BLOCKED,
         Condition.UPGRADE_AVAILABLE,
+        Condition.SCALING_FROZEN,
+        Condition.FOREIGN_SCALER,
     }
 )
 """The other conditions are the balancer's."""
@@ -60,15 +63,17 @@ def status_of(
     *,
     failure: Problem | None = None,
     upgrade: str = "",
+    frozen: bool = False,
 ) -> KubernetesObject:
     """The operator's part of the status.
 
     `previous` is the whole status before; from it comes the time of conditions that did not change.
-    `failure` says why the children could not be made, `upgrade` what the pods wait for.
+    `failure` says why the children could not be made, `upgrade` what the pods wait for, `frozen`
+    that the autoscaler must not write.
     """
     generation = previous.get("observedGeneration", 0) if owner.paused else owner.generation
     applied = generation == owner.generation
-    situation = situation_of(owner, observed, failure, upgrade, applied)
+    situation = situation_of(owner, observed, failure, upgrade, applied, frozen)
     fields: KubernetesObject = {
         "observedGeneration": generation,
         "replicas": situation.replicas.existing,
@@ -82,6 +87,15 @@ def status_of(
         "conditions": _dated(verdicts(situation), previous, now, generation),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def is_frozen(raw: KubernetesObject, settings: Settings) -> bool:
+    """Whether the fleet's freeze holds this resource's autoscaler; `raw` is its spec as stored.
+
+    A spec that this version cannot read is frozen all the same.
+    """
+    mode = (raw.get("scaling") or {}).get("mode", ScalingMode.AUTO)
+    return settings.scaling_frozen and mode == ScalingMode.AUTO
 
 
 def same_status(ours: KubernetesObject, previous: KubernetesObject) -> bool:
@@ -116,7 +130,7 @@ def notices_of(
 
 def _is_warning(condition: KubernetesObject) -> bool:
     match condition["type"]:
-        case Condition.STALLED | Condition.CAPACITY_BLOCKED:
+        case Condition.STALLED | Condition.CAPACITY_BLOCKED | Condition.FOREIGN_SCALER:
             return bool(condition["status"] == "True")
         case Condition.MODEL_READY:
             return condition["status"] == "False" and condition["reason"] in STARTUP_FAILURES

@@ -7,6 +7,7 @@ from typing import Final
 from fastgen_api import names
 from fastgen_api.names import Component, Condition
 from fastgen_operator.ailments import first_ailment, startup_failure, unschedulable
+from fastgen_operator.foreign_scaler import scaler_problem
 from fastgen_operator.observed import (
     Observed,
     Problem,
@@ -21,6 +22,11 @@ from fastgen_operator.owner import Owner
 PAUSED: Final = "Paused"
 AS_DECLARED: Final = "AsDeclared"
 SCALED_TO_ZERO: Final = "ScaledToZero"
+FROZEN: Final = "Frozen"
+FROZEN_MESSAGE: Final = (
+    "scaling is frozen for all deployments of this operator: its autoscaler decides and changes "
+    "nothing; spec.replicas can be set by hand; the chart's value scaling.frozen ends it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,10 @@ class Situation:
     upgrade: str
     """What the next edit brings besides itself; empty: nothing."""
     paused: bool
+    frozen: bool
+    """Whether the fleet's freeze holds the autoscaler."""
+    foreign_scaler: Problem | None
+    """Whose autoscaler sets the replicas of one of the Deployments."""
     applied: bool
     """Whether the children are those of the latest generation."""
 
@@ -63,7 +73,12 @@ class Situation:
 
 
 def situation_of(
-    owner: Owner, observed: Observed, failure: Problem | None, upgrade: str, applied: bool
+    owner: Owner,
+    observed: Observed,
+    failure: Problem | None,
+    upgrade: str,
+    applied: bool,
+    frozen: bool = False,
 ) -> Situation:
     """Gathers what the conditions are judged by."""
     replica_pods = pods_of(observed, Component.REPLICA)
@@ -80,6 +95,8 @@ def situation_of(
         unschedulable=next(filter(None, map(unschedulable, all_pods)), None),
         upgrade=upgrade,
         paused=owner.paused,
+        frozen=frozen,
+        foreign_scaler=scaler_problem(observed.scalers, owner.name),
         applied=applied,
     )
 
@@ -97,6 +114,11 @@ def verdicts(situation: Situation) -> Iterator[Verdict]:
         yield Verdict(Condition.CAPACITY_BLOCKED, True, found.reason, found.message)
     if situation.upgrade:
         yield Verdict(Condition.UPGRADE_AVAILABLE, True, "OperatorUpgraded", situation.upgrade)
+    if situation.frozen:
+        yield Verdict(Condition.SCALING_FROZEN, True, FROZEN, FROZEN_MESSAGE)
+    if situation.foreign_scaler:
+        found = situation.foreign_scaler
+        yield Verdict(Condition.FOREIGN_SCALER, True, found.reason, found.message)
 
 
 def phase(situation: Situation) -> str:
@@ -120,6 +142,8 @@ def _problem(situation: Situation) -> Problem | None:
         return situation.ailment
     if situation.deadline:
         return situation.deadline
+    if situation.paused:
+        return Problem(PAUSED, _paused_message())
     for name, replicas in (("replicas", situation.replicas), ("balancer", situation.balancer)):
         if not replicas.complete:
             return Problem("RolloutInProgress", f"{name}: {_progress(replicas)}")

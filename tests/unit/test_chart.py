@@ -158,6 +158,7 @@ def test_operator_holds_nothing_else() -> None:
     needed |= {("", "pods", verb) for verb in read}
     needed |= {("discovery.k8s.io", "endpointslices", verb) for verb in read}
     needed |= {(names.GROUP, names.PLURAL, verb) for verb in read}
+    needed |= {("autoscaling", "horizontalpodautoscalers", verb) for verb in ("list", "watch")}
     needed |= {
         (names.GROUP, f"{names.PLURAL}/status", "patch"),
         (names.GROUP, f"{names.PLURAL}/finalizers", "update"),

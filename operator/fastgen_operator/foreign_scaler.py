@@ -1,0 +1,47 @@
+"""What the operator does about somebody else's autoscaler on one of its Deployments: give way."""
+
+import copy
+from collections.abc import Iterable
+
+from fastgen_api import names
+from fastgen_api.foreign_scaler import ForeignScaler
+from fastgen_api.spec import KubernetesObject
+from fastgen_operator.observed import Problem
+
+FOREIGN_SCALER = "ForeignScaler"
+
+
+def give_way(
+    marked: KubernetesObject,
+    observed: KubernetesObject | None,
+    scalers: Iterable[ForeignScaler],
+) -> KubernetesObject:
+    """The manifest to apply, with the replicas that the Deployment has where others scale it.
+
+    Left out of the manifest, `replicas` would fall back to 1 while we are its only writer. The
+    version makes the API server refuse what was made from an earlier number.
+    """
+    metadata = marked["metadata"]
+    aims = {(each.target_kind, each.target_name) for each in scalers}
+    if observed is None or (marked["kind"], metadata["name"]) not in aims:
+        return marked
+    given = copy.deepcopy(marked)
+    given["spec"]["replicas"] = observed["spec"].get("replicas", 1)
+    given["metadata"]["resourceVersion"] = observed["metadata"]["resourceVersion"]
+    return given
+
+
+def scaler_problem(scalers: Iterable[ForeignScaler], deployment: str) -> Problem | None:
+    """What to tell about autoscalers of our Deployments; those of the resource are welcome."""
+    told = [_told(each, deployment) for each in scalers if each.target_kind != names.KIND]
+    return Problem(FOREIGN_SCALER, "; ".join(told)) if told else None
+
+
+def _told(scaler: ForeignScaler, deployment: str) -> str:
+    found = f"{scaler.words} scales {scaler.target_kind} {scaler.target_name}"
+    if scaler.target_name == names.balancer_name(deployment):
+        return f"{found}, so spec.balancer.replicas has no effect: delete it to have it again"
+    return (
+        f"{found}, so spec.replicas and spec.scaling have no effect: point its scaleTargetRef at "
+        f"apiVersion {names.API_VERSION}, kind {names.KIND}, name {deployment}, or delete it"
+    )
