@@ -43,7 +43,7 @@ _SMALL_FILES: Final = (
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def fetch_hub(model: HubModel) -> Path:
+def fetch_hub(model: HubModel, cache: Path | None = None) -> Path:
     """The model's folder or GGUF file in the cache, downloaded where it is not there yet.
 
     Its architecture is checked before any weights are fetched. Raises ModelError.
@@ -53,7 +53,7 @@ def fetch_hub(model: HubModel) -> Path:
 
     _fit_to_our_log()
     token = os.environ.get("HF_TOKEN") or None
-    cache = Path(constants.HF_HUB_CACHE).expanduser()
+    cache = cache or Path(constants.HF_HUB_CACHE).expanduser()
     # False: no token that somebody once saved on this machine.
     api = huggingface_hub.HfApi(constants.ENDPOINT, token=token or False, library_name="fastgen")
     try:

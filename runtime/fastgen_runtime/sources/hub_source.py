@@ -29,8 +29,11 @@ class HubModel:
         return f"{SCHEME}{self.repository}{revision}{f'/{self.file}' if self.file else ''}"
 
 
-def parse_hub_source(source: str) -> HubModel:
-    """Reads `hf://owner/name[@revision][/file.gguf]`; raises HubError."""
+def parse_hub_source(source: str, revision: str | None = None) -> HubModel:
+    """Reads `hf://owner/name[@revision][/file.gguf]`; raises HubError.
+
+    revision: the one to take where the source names none.
+    """
     match = _FORM.fullmatch(source.removeprefix(SCHEME).rstrip("/"))
     if match is None:
         raise HubError(
@@ -38,11 +41,11 @@ def parse_hub_source(source: str) -> HubModel:
             f"{source} names no model of the hub: give hf://owner/name, with @revision or "
             "/file.gguf where they are needed",
         )
-    revision, file = match["revision"], match["file"]
+    named, file = match["revision"], match["file"]
     if file is not None and not file.endswith(".gguf"):
         raise HubError(
             StartupFailure.MODEL_UNSUPPORTED,
             f"{source} names the file {file}: only GGUF files are read alone; for safetensors "
             f"give hf://{match['repository']}",
         )
-    return HubModel(match["repository"], unquote(revision) if revision else None, file)
+    return HubModel(match["repository"], unquote(named) if named else revision, file)
