@@ -35,6 +35,8 @@ class Blocker(StrEnum):
     STUCK_REPLICAS = "StuckReplicas"
     BACKLOG_SHRINKS = "BacklogShrinks"
     MAX_REPLICAS = "MaxReplicas"
+    FOREIGN_SCALER = "ForeignScaler"
+    FROZEN = "Frozen"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from fastgen_api import names
 from fastgen_api.names import Target
 from fastgen_api.spec import KubernetesObject, ScalingMode
 from fastgen_balancer.decision import Blocker, Recommendation, Rule
+from fastgen_balancer.restraint import Restraint
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import MetricSignals, Outcomes, Unknown
 
@@ -20,6 +21,8 @@ LASTING_SECONDS: Final = 30.0
 """A trouble is told once it has lasted that long."""
 WORTH_PERCENT: Final = 0.1
 """A smaller move of goodPercent is not worth a write."""
+HOLDS: Final = frozenset({Blocker.FOREIGN_SCALER, Blocker.FROZEN})
+"""Blockers for which a decision is not carried out at all."""
 OWN_CONDITIONS: Final = (names.Condition.SLO_MET, names.Condition.SCALING_ACTIVE)
 
 
@@ -112,11 +115,14 @@ def scaling_active(
     metrics: MetricSignals | Unknown,
     policy: Policy,
     memory: ReportMemory,
+    restraint: Restraint | None = None,
 ) -> Condition:
     """Whether the autoscaler chooses the number of replicas, and sees enough for it."""
     if mode is ScalingMode.RECOMMEND:
         text = "spec.scaling.mode is Recommend: status.lastDecision tells what Auto would do"
         return Condition("False", "RecommendOnly", text)
+    if restraint is not None:
+        return Condition("False", restraint.blocker.value, restraint.message)
     if memory.stance is Stance.BLIND:
         if isinstance(metrics, Unknown):
             return Condition("False", metrics.reason, metrics.message)
@@ -191,7 +197,9 @@ def _decision(
         return before, False
     stance = stance_of(before.get("rule", ""), tuple(before.get("blockers") or ()))
     told = memory.stance is Stance.CALM or lasts(memory, now)
-    other = before.get("replicas") != wanted.replicas or (memory.stance is not stance and told)
+    held = HOLDS.intersection(before.get("blockers") or ()) != HOLDS.intersection(wanted.blockers)
+    moved = before.get("replicas") != wanted.replicas
+    other = moved or held or (memory.stance is not stance and told)
     if before and not other:
         return before, False
     new = {

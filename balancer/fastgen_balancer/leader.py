@@ -15,6 +15,7 @@ from lightkube.models.meta_v1 import OwnerReference
 from prometheus_client import CollectorRegistry
 
 from fastgen_api import names
+from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.spec import ScalingMode
 from fastgen_balancer.autoscaler_metrics import AutoscalerMetrics
 from fastgen_balancer.decision import Memory, Recommendation, start
@@ -35,6 +36,7 @@ from fastgen_balancer.lease import TIMING, Leadership, Timing
 from fastgen_balancer.prometheus import read_metrics
 from fastgen_balancer.promql import Selector, Windows
 from fastgen_balancer.recommend import recommend
+from fastgen_balancer.restraint import Restraint, ScalerWatch, restrain, restraint_of
 from fastgen_balancer.scaling_policy import Policy, policy_of
 from fastgen_balancer.signals import LocalSignals, MetricSignals, Signals, Unknown
 
@@ -53,6 +55,7 @@ class State:
     memory: Memory
     report: ReportMemory
     mode: ScalingMode
+    restraint: Restraint | None = None
 
 
 async def lead(
@@ -85,9 +88,18 @@ async def lead(
     )
     metrics = AutoscalerMetrics(registry, name, namespace)
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
+        watch = ScalerWatch(name)
+        group.create_task(watch.run(client, namespace))
         group.create_task(leadership.run())
         autoscaler = Autoscaler(
-            access, leadership, http, local_signals, prometheus_url, windows or Windows(), metrics
+            access,
+            leadership,
+            http,
+            local_signals,
+            prometheus_url,
+            windows or Windows(),
+            metrics,
+            lambda: watch.scalers,
         )
         group.create_task(autoscaler.run(tick_seconds))
 
@@ -113,6 +125,7 @@ class Autoscaler:
         prometheus_url: str | None,
         windows: Windows,
         metrics: AutoscalerMetrics,
+        scalers: Callable[[], tuple[ForeignScaler, ...]],
     ) -> None:
         self._access = access
         self._leadership = leadership
@@ -121,6 +134,7 @@ class Autoscaler:
         self._prometheus_url = prometheus_url
         self._windows = windows
         self._metrics = metrics
+        self._scalers = scalers
         self._state: State | None = None
 
     async def run(self, tick_seconds: float) -> None:
@@ -157,15 +171,18 @@ class Autoscaler:
         metrics = await self._read_metrics(deployment)
         signals = Signals(deployment.spec.replicas, self._local_signals(), metrics)
         decision, memory = recommend(signals, policy, self._state.memory, now)
-        report = note(self._state.report, decision, now)
-        self._state = replace(self._state, memory=memory, report=report)
+        restraint = self._restraint(deployment)
+        decision = restrain(decision, deployment.spec.replicas, restraint)
+        self._state = _after(self._state, memory, decision, restraint, now)
         self._metrics.decided(decision)
         log.debug("decided", extra={"rule": decision.rule, "replicas": decision.replicas})
         scaled = False
-        if mode is ScalingMode.AUTO and decision.replicas != deployment.spec.replicas:
+        may_scale = mode is ScalingMode.AUTO and restraint is None
+        if may_scale and decision.replicas != deployment.spec.replicas:
             scaled = await self._scale(deployment, decision)
+        report = self._state.report
         # A short loss of the signals is no news.
-        if scaled or report.stance is not Stance.BLIND or lasts(report, now):
+        if scaled or restraint or report.stance is not Stance.BLIND or lasts(report, now):
             told = self._report(deployment, metrics, decision, policy, now)
             await self._write_status(deployment, replace(told, scaled=scaled), now)
 
@@ -173,6 +190,11 @@ class Autoscaler:
         url = deployment.spec.scaling.prometheus.url or self._prometheus_url
         selector = Selector(self._access.name, self._access.namespace)
         return await read_metrics(self._http, url, selector, self._windows)
+
+    def _restraint(self, deployment: Deployment) -> Restraint | None:
+        if deployment.spec.scaling.mode is not ScalingMode.AUTO:
+            return None
+        return restraint_of(deployment.status, self._scalers(), self._access.name)
 
     async def _scale(self, deployment: Deployment, decision: Recommendation) -> bool:
         """Whether it was written; an Event tells of it."""
@@ -207,7 +229,9 @@ class Autoscaler:
         met = _condition_status(deployment, names.Condition.SLO_MET)
         return Report(
             slo_met=slo_met(metrics, policy, met),
-            scaling_active=scaling_active(mode, metrics, policy, self._state.report),
+            scaling_active=scaling_active(
+                mode, metrics, policy, self._state.report, self._state.restraint
+            ),
             slo=None if isinstance(metrics, Unknown) else slo_status(metrics.long),
             decision=decision,
         )
@@ -244,6 +268,20 @@ def _begin_again(state: State, deployment: Deployment, now: float) -> State:
         fresh, capacity=old.capacity, capacity_key=old.capacity_key, changes=old.changes
     )
     return State(memory, ReportMemory(stance_since=now), deployment.spec.scaling.mode)
+
+
+def _after(
+    state: State,
+    memory: Memory,
+    decision: Recommendation,
+    restraint: Restraint | None,
+    now: float,
+) -> State:
+    """The state after a decision; a restraint that came or went is told at once."""
+    report = note(state.report, decision, now)
+    if restraint != state.restraint:
+        report = replace(report, written_at=None)
+    return replace(state, memory=memory, report=report, restraint=restraint)
 
 
 def _condition_status(deployment: Deployment, name: str) -> str:
