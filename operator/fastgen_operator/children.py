@@ -7,8 +7,9 @@ import msgspec
 from fastgen_api import names
 from fastgen_api.spec import SLO, Balancer, KubernetesObject, Rollout, Scaling, Spec
 from fastgen_operator.balancer import balancer_children
-from fastgen_operator.fingerprint import fingerprint
+from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
 from fastgen_operator.owner import Owner
+from fastgen_operator.protection import protection_children
 from fastgen_operator.replica import replica_children
 from fastgen_operator.settings import Settings
 
@@ -20,13 +21,6 @@ CHILD_KINDS: Final = (
     "PodDisruptionBudget", "NetworkPolicy", "Job", "Deployment",
 )  # fmt: skip
 """Kinds of children in the order in which they are applied: a pod finds all that it needs."""
-
-DECLARED_ANNOTATION: Final = f"{names.GROUP}/declared"
-"""On a Deployment: fingerprint of what its owner declares about its pods."""
-TEMPLATE_ANNOTATION: Final = f"{names.GROUP}/template"
-"""On a Deployment and its pods: fingerprint of the pod template that the operator made."""
-APPLIED_ANNOTATION: Final = f"{names.GROUP}/applied"
-"""On every child: fingerprint of the manifest that was applied."""
 
 
 def id_of(manifest: KubernetesObject) -> Id:
@@ -42,6 +36,7 @@ def make_children(owner: Owner, spec: Spec, settings: Settings) -> tuple[Kuberne
     children = [
         *replica_children(owner, spec, settings.images),
         *balancer_children(owner, spec, settings.images, settings.prometheus_url),
+        *protection_children(owner, spec, settings.network_policies),
     ]
     declared = {
         names.replica_name(owner.name): declared_fingerprint(spec),

@@ -22,6 +22,7 @@ from fastgen_operator.confinement import (
 )
 from fastgen_operator.merge import merge
 from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
+from fastgen_operator.protection import GUARDED_LABEL
 from fastgen_operator.settings import Images
 
 CONTAINER: Final = "runtime"
@@ -77,6 +78,7 @@ def runtime_arguments(owner: Owner, spec: Spec) -> list[str]:
         "--drain-seconds": spec.rollout.drain_seconds,
         "--http-port": Port.REPLICA_HTTP,
         "--grpc-port": Port.REPLICA_GRPC,
+        "--metrics-port": Port.REPLICA_METRICS,
     }
     # One word per flag: a value that begins with a dash stays a value.
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
@@ -166,8 +168,8 @@ def _template(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
     }
     return {
         "metadata": {
-            "labels": child_labels(owner, Component.REPLICA),
-            "annotations": scrape_annotations(Port.REPLICA_HTTP),
+            "labels": child_labels(owner, Component.REPLICA) | {GUARDED_LABEL: "true"},
+            "annotations": scrape_annotations(Port.REPLICA_METRICS),
         },
         "spec": pod,
     }
@@ -197,6 +199,7 @@ def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
         "ports": [
             {"name": "http", "containerPort": Port.REPLICA_HTTP, "protocol": "TCP"},
             {"name": "grpc", "containerPort": Port.REPLICA_GRPC, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": Port.REPLICA_METRICS, "protocol": "TCP"},
         ],
         **_probes(),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},

@@ -34,6 +34,8 @@ class Settings:
     """Namespaces that are watched; empty: all."""
     prometheus_url: str = ""
     """Where balancers read metrics when their resource names no Prometheus."""
+    network_policies: bool = True
+    """Whether each deployment gets NetworkPolicies."""
     scaling_frozen: bool = False
     """No autoscaler changes replicas: the lever for an incident of the whole fleet."""
     log_level: str = "INFO"
@@ -60,6 +62,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         ),
         namespaces=_names(environment.get("FASTGEN_WATCH_NAMESPACES", "")),
         prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL", "").strip(),
+        network_policies=_choice(environment, "FASTGEN_NETWORK_POLICIES", "true", SWITCH) == "true",
         scaling_frozen=_choice(environment, "FASTGEN_SCALING_FROZEN", "false", SWITCH) == "true",
         log_level=_choice(environment, "FASTGEN_LOG_LEVEL", "INFO", LOG_LEVELS),
         identity=environment.get("POD_NAME", "").strip() or "fastgen-operator",

@@ -19,7 +19,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a replica.
 
     max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
-    mode's own. tensor_parallel_size: processes that the model is split among.
+    mode's own. tensor_parallel_size: processes that the model is split among. metrics_port: where
+    /metrics is served besides the HTTP port; None for nowhere.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 120
     http_port: int = Port.REPLICA_HTTP
     grpc_port: int = Port.REPLICA_GRPC
+    metrics_port: int | None = None
     host: str = "0.0.0.0"
     deployment: str = ""
     namespace: str = ""
@@ -68,7 +70,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise _invalid(flag, value, f"{lowest:g} or more")
         if not 1 <= self.memory_percent <= 100:
             raise _invalid("--memory-percent", self.memory_percent, "between 1 and 100")
-        for flag, port in (("--http-port", self.http_port), ("--grpc-port", self.grpc_port)):
+        for flag, port in (
+            ("--http-port", self.http_port),
+            ("--grpc-port", self.grpc_port),
+            ("--metrics-port", self.metrics_port or 0),
+        ):
             if not 0 <= port <= 65535:
                 raise _invalid(flag, port, "between 0 and 65535; 0 takes a free port")
 

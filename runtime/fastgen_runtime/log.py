@@ -19,6 +19,11 @@ def log_event(event: str, **fields: Any) -> None:
     _logger.info(event, extra=fields)
 
 
+def log_warning(event: str, **fields: Any) -> None:
+    """Something that stops nothing, and that a person may not expect."""
+    _logger.warning(event, extra=fields)
+
+
 def log_problem(event: str, error: BaseException | None = None, **fields: Any) -> None:
     """Something that a person should look at; with the traceback of `error`."""
     _logger.error(event, exc_info=error, extra=fields)

@@ -53,6 +53,9 @@ def serve(
     ] = 120,
     http_port: Annotated[int, typer.Option(help="0: a free one.")] = names.Port.REPLICA_HTTP,
     grpc_port: Annotated[int, typer.Option(help="0: a free one.")] = names.Port.REPLICA_GRPC,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     deployment: Annotated[str, typer.Option(help="FastGenDeployment, for metrics.")] = "",
     namespace: Annotated[str, typer.Option(help="Its namespace, for metrics.")] = "",
@@ -74,6 +77,7 @@ def serve(
         drain_seconds=drain_seconds,
         http_port=http_port,
         grpc_port=grpc_port,
+        metrics_port=metrics_port,
         host=host,
         deployment=deployment,
         namespace=namespace,

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
+from fastgen_runtime.allotment import has_gpus
 from fastgen_runtime.config import Config, EngineConfig, replica_name
 from fastgen_runtime.engine.channel import EngineFailed, FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.front.engine_process import EngineProcess
@@ -17,7 +18,7 @@ from fastgen_runtime.front.metrics import Metrics
 from fastgen_runtime.front.request_log import log_request
 from fastgen_runtime.front.slo_file import read_slo, watch_slo
 from fastgen_runtime.front.tracing import start_tracing
-from fastgen_runtime.log import log_event, log_problem
+from fastgen_runtime.log import log_event, log_problem, log_warning
 from fastgen_runtime.models.capacity import model_length
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.models.shard import check_size
@@ -80,12 +81,17 @@ class Replica:
         try:
             http_port = self._http.bind(config.host, config.http_port)
             grpc_port = self._grpc.bind(config.host, config.grpc_port)
+            more = {}
+            if config.metrics_port is not None:
+                metrics_port = self._http.bind_metrics(config.host, config.metrics_port)
+                more["metrics"] = f"{config.host}:{metrics_port}"
         except OSError as error:
             raise StartupError(
                 StartupFailure.CONFIG_INVALID, f"a port cannot be listened on: {error}"
             ) from error
         host = f"[{config.host}]" if ":" in config.host else config.host
-        log_event("listening", url=f"http://{host}:{http_port}/v1", grpc=f"{host}:{grpc_port}")
+        url, grpc = f"http://{host}:{http_port}/v1", f"{host}:{grpc_port}"
+        log_event("listening", url=url, grpc=grpc, **more)
 
     async def _start_parts(self) -> list[asyncio.Task[Any]]:
         """The tasks without which there is no replica: when one ends, all do."""
@@ -174,6 +180,10 @@ async def _first_of(*tasks: asyncio.Future[Any]) -> None:
 async def run_replica(config: Config) -> int:
     """Runs a replica to its end and returns the exit code; raises StartupError."""
     config.check()
+    if has_gpus(os.environ):
+        log_warning(
+            "GPUs were allotted to this replica; this version computes on CPUs all the same"
+        )
     slo = read_slo(config.slo_file)
     path = fetch(config.model)
     checkpoint = open_checkpoint(path)

@@ -69,6 +69,8 @@ EDITS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("Service", "chat", {"spec": {"ports": [{"port": 80, "targetPort": 1234}]}}),
     ("ConfigMap", "chat-slo", {"data": {"slo.json": "{}"}}),
     ("Role", "chat-balancer", {"rules": []}),
+    ("PodDisruptionBudget", "chat-replica", {"spec": {"maxUnavailable": 0}}),
+    ("NetworkPolicy", "chat-replica", {"spec": {"ingress": [{}]}}),
     ("ServiceAccount", "chat-balancer", {"metadata": {"labels": {
         "app.kubernetes.io/instance": "other"}}}),
 )  # fmt: skip

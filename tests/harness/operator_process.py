@@ -109,7 +109,10 @@ class OperatorProcess:
         return next((each for each in conditions if each["type"] == kind), {})
 
     def children(self, name: str) -> dict[tuple[str, str], dict[str, Any]]:
-        kinds = "deployment,service,configmap,serviceaccount,role,rolebinding"
+        kinds = (
+            "deployment,service,configmap,serviceaccount,role,rolebinding,poddisruptionbudget,"
+            "networkpolicy"
+        )
         found = self.get(kinds, "-l", f"fastgen.dev/deployment={name}")["items"]
         return {(each["kind"], each["metadata"]["name"]): each for each in found}
 

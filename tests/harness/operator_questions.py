@@ -14,6 +14,10 @@ ALL_CHILDREN = {
     ("ConfigMap", "{}-slo"),
     ("Service", "{}"),
     ("Service", "{}-replica"),
+    ("PodDisruptionBudget", "{}-replica"),
+    ("PodDisruptionBudget", "{}-balancer"),
+    ("NetworkPolicy", "{}-replica"),
+    ("NetworkPolicy", "{}-balancer"),
     ("Deployment", "{}-replica"),
     ("Deployment", "{}-balancer"),
 }

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -45,11 +45,13 @@ _DISCARDED_BYTES: Final = 32 << 20
 
 
 class HttpServer:
-    """The HTTP port."""
+    """The HTTP port, and a port for metrics alone where one is asked for."""
 
     def __init__(self, front: Front, replica: str) -> None:
+        self._metrics_port: int | None = None
+        app = make_app(front)
         config = uvicorn.Config(
-            make_app(front),
+            _MetricsAlone(app, lambda: self._metrics_port),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -61,21 +63,27 @@ class HttpServer:
             timeout_graceful_shutdown=5,
         )
         self._server = _Server(config, ConnectionState(front.max_body_bytes))
-        self._socket: socket.socket | None = None
+        self._sockets: list[socket.socket] = []
         self._ended = asyncio.Event()
         self._ended.set()
 
     def bind(self, host: str, port: int) -> int:
         """Takes the port, and returns it; raises OSError when it cannot be had."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=2048)
-        return int(self._socket.getsockname()[1])
+        taken = socket.create_server((host, port), family=family, backlog=2048)
+        self._sockets.append(taken)
+        return int(taken.getsockname()[1])
+
+    def bind_metrics(self, host: str, port: int) -> int:
+        """Takes a port that serves nothing but /metrics; raises OSError when it cannot be had."""
+        self._metrics_port = self.bind(host, port)
+        return self._metrics_port
 
     async def serve(self) -> None:
         """Serves until told to stop."""
         self._ended.clear()
         try:
-            await self._server.serve(sockets=[self._socket] if self._socket else None)
+            await self._server.serve(sockets=self._sockets or None)
         finally:
             self._ended.set()
 
@@ -126,6 +134,22 @@ def make_app(front: Front) -> ASGIApp:
     # A redirect would lead to whatever host the client's own header names.
     app.router.redirect_slashes = False
     return _Named(app)
+
+
+class _MetricsAlone:
+    """Hides everything but /metrics from who comes by the metrics port."""
+
+    def __init__(self, app: ASGIApp, metrics_port: Callable[[], int | None]) -> None:
+        self._app = app
+        self._metrics_port = metrics_port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        port = (scope.get("server") or (None, None))[1]
+        if port is None or port != self._metrics_port() or scope.get("path") == "/metrics":
+            await self._app(scope, receive, send)
+            return
+        body = error_body("this port serves /metrics alone", "invalid_request_error", None, None)
+        await json_response(HTTPStatus.NOT_FOUND, body)(scope, receive, send)
 
 
 class _Named:

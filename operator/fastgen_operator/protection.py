@@ -1,0 +1,91 @@
+"""Makes what guards the pods: disruption budgets and network policies."""
+
+from typing import Final
+
+from fastgen_api import names
+from fastgen_api.names import Component, Port
+from fastgen_api.spec import KubernetesObject, Rollout, Spec
+from fastgen_operator.owner import Owner, child_metadata, selector_labels
+
+GUARDED_LABEL: Final = f"{names.GROUP}/guarded"
+"""On replica pods that serve /metrics on a port of its own. The policy selects only these: pods
+that an earlier operator made are scraped on the API's port, and stay as open as they were."""
+DOWNLOADED: Final = ("hf://", "https://")
+"""Beginnings of sources that a pod of the component `download` brings."""
+
+
+def protection_children(owner: Owner, spec: Spec, policies: bool) -> tuple[KubernetesObject, ...]:
+    """A PodDisruptionBudget per component, and NetworkPolicies where `policies` asks for them."""
+    budgets = (
+        _budget(owner, names.replica_name(owner.name), Component.REPLICA,
+                replicas_that_may_miss(spec.rollout)),
+        _budget(owner, names.balancer_name(owner.name), Component.BALANCER, 1),
+    )  # fmt: skip
+    return budgets + (_policies(owner, spec) if policies else ())
+
+
+def replicas_that_may_miss(rollout: Rollout) -> int | str:
+    """How many replicas an eviction may take at a time: as many as a rollout, and at least one.
+
+    A budget of none would keep a node from being drained for ever; Kubernetes rounds a percentage
+    up.
+    """
+    allowed = rollout.max_unavailable
+    return 1 if str(allowed).rstrip("%") == "0" else allowed
+
+
+def _budget(
+    owner: Owner, name: str, component: Component, max_unavailable: int | str
+) -> KubernetesObject:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": child_metadata(owner, name, component),
+        "spec": {
+            "maxUnavailable": max_unavailable,
+            # A pod that does not serve protects nobody; kept, it would hold up the drain.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": selector_labels(owner, component)},
+        },
+    }
+
+
+def _policies(owner: Owner, spec: Spec) -> tuple[KubernetesObject, ...]:
+    """Ingress only: what pods reach out for (names, hubs, collectors) is theirs to know."""
+    balancers = {"podSelector": {"matchLabels": selector_labels(owner, Component.BALANCER)}}
+    replica = _policy(
+        owner,
+        names.replica_name(owner.name),
+        Component.REPLICA,
+        {"from": [balancers], "ports": _ports(Port.REPLICA_HTTP, Port.REPLICA_GRPC)},
+        {"ports": _ports(Port.REPLICA_METRICS)},
+    )
+    replica["spec"]["podSelector"]["matchLabels"][GUARDED_LABEL] = "true"
+    balancer = _policy(
+        owner,
+        names.balancer_name(owner.name),
+        Component.BALANCER,
+        {"ports": _ports(Port.BALANCER, Port.BALANCER_HTTP)},
+    )
+    if not spec.model.source.startswith(DOWNLOADED):
+        return replica, balancer
+    return replica, balancer, _policy(owner, names.download_name(owner.name), Component.DOWNLOAD)
+
+
+def _policy(
+    owner: Owner, name: str, component: Component, *ingress: KubernetesObject
+) -> KubernetesObject:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": child_metadata(owner, name, component),
+        "spec": {
+            "podSelector": {"matchLabels": selector_labels(owner, component)},
+            "policyTypes": ["Ingress"],
+            "ingress": list(ingress),
+        },
+    }
+
+
+def _ports(*ports: int) -> list[KubernetesObject]:
+    return [{"port": port, "protocol": "TCP"} for port in ports]
