@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.children import TEMPLATE_ANNOTATION
+from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Observed, Problem, is_ready
 
 UNSCHEDULABLE: Final = "Unschedulable"

@@ -1,29 +1,21 @@
 """Tells whether an object in the cluster still is what was applied."""
 
 import copy
-import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, Final
 
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.children import APPLIED_ANNOTATION, DECLARED_ANNOTATION, TEMPLATE_ANNOTATION
-from fastgen_operator.fingerprint import fingerprint
+from fastgen_operator.fingerprint import (
+    APPLIED_ANNOTATION,
+    DECLARED_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    fingerprint,
+)
 from fastgen_operator.merge import MERGE_KEYS, identity
+from fastgen_operator.quantity import quantity
 
 QUANTITY_FIELDS: Final = frozenset({"limits", "requests", "sizeLimit"})
 """Fields whose values the API server rewrites: 1024Mi is read back as 1Gi."""
-
-QUANTITY: Final = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?(m|u|n|k|[KMGTPE]i?)?$")
-SCALES: Final[Mapping[str, Decimal]] = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "": Decimal(1),
-    "k": Decimal(10**3),
-    **{letter: Decimal(1000**power) for power, letter in enumerate("MGTPE", 2)},
-    **{f"{letter}i": Decimal(1024**power) for power, letter in enumerate("KMGTPE", 1)},
-}
 
 LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {**MERGE_KEYS, "ownerReferences": ("uid",)}
 
@@ -124,13 +116,5 @@ def _holds_items(desired: list[Any], observed: Any, field: str) -> bool:
 
 def _same_quantity(desired: Any, observed: Any) -> bool:
     return desired == observed or (
-        observed is not None and _quantity(desired) == _quantity(observed) is not None
+        observed is not None and quantity(desired) == quantity(observed) is not None
     )
-
-
-def _quantity(value: Any) -> Decimal | None:
-    match = QUANTITY.match(str(value))
-    if match is None:
-        return None
-    number, exponent, suffix = match.groups()
-    return Decimal(number + (exponent or "")) * SCALES[suffix or ""]

@@ -1,9 +1,18 @@
 """Short names for values."""
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+from fastgen_api import names
+
+DECLARED_ANNOTATION: Final = f"{names.GROUP}/declared"
+"""On a Deployment or Job: fingerprint of what its owner declares about its pods."""
+TEMPLATE_ANNOTATION: Final = f"{names.GROUP}/template"
+"""On a Deployment or Job, and its pods: fingerprint of the pod template that the operator made."""
+APPLIED_ANNOTATION: Final = f"{names.GROUP}/applied"
+"""On every child: fingerprint of the manifest that was applied."""
 
 
 def fingerprint(value: Any) -> str:

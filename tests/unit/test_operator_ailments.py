@@ -18,7 +18,7 @@ from observed_objects import (
 
 from fastgen_api.names import Component
 from fastgen_operator.ailments import is_stuck
-from fastgen_operator.children import TEMPLATE_ANNOTATION
+from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Problem
 from fastgen_operator.status import Notice, notices_of, status_of
 

@@ -27,7 +27,8 @@ from fastgen_api.spec import (
     parse,
     replicas_wanted,
 )
-from fastgen_operator.children import CHILD_KINDS, DECLARED_ANNOTATION, make_children
+from fastgen_operator.children import CHILD_KINDS, make_children
+from fastgen_operator.fingerprint import DECLARED_ANNOTATION
 from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner, owner_of
 from fastgen_operator.reconcile import declared_children

@@ -7,13 +7,14 @@ import pytest
 
 from fastgen_api import names
 from fastgen_api.spec import Engine, Model, Resources, Spec
-from fastgen_operator.children import TEMPLATE_ANNOTATION, make_children
+from fastgen_operator.children import make_children
 from fastgen_operator.drift import (
     content_fingerprint,
     is_applied,
     keep_template,
     with_applied_annotation,
 )
+from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.owner import Owner, owner_reference
 from fastgen_operator.ownership import Claim, claim_on, conflict
 from fastgen_operator.settings import Images, Settings
