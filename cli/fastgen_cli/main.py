@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fastgen_api.spec import DType
-from fastgen_cli import arguments
+from fastgen_cli import arguments, cluster_commands
 from fastgen_cli import serve as serving
 from fastgen_cli.errors import UserError
 from fastgen_cli.plan import Options
@@ -138,6 +138,9 @@ def chat(
 def _write(piece: str) -> None:
     sys.stdout.write(piece)
     sys.stdout.flush()
+
+
+cluster_commands.add_to(app)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,107 @@
+"""Explains a FastGenDeployment: why this many replicas, why not ready, what to do."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from fastgen_api.spec import Spec, parse
+from fastgen_cli.explain_advice import Advice, advice
+from fastgen_cli.explain_facts import Facts, event_time
+from fastgen_cli.explain_pods import PodState, pod_states, seconds_since
+from fastgen_cli.explain_readiness import is_ready, problems, summary
+from fastgen_cli.explain_replicas import Point, replica_points
+
+MOST_EVENTS: Final = 8
+PART: Final = r"{}-(replica|balancer|model)(-[a-z0-9]{{6,10}})?(-[a-z0-9]{{5}})?"
+"""Names of Deployments, Jobs, ReplicaSets and pods, as Kubernetes makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One Kubernetes event."""
+
+    age_seconds: int | None
+    type: str
+    """Normal or Warning."""
+    about: str
+    reason: str
+    message: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that a person is told; the fields are those of `--output json`."""
+
+    name: str
+    namespace: str
+    ready: bool
+    summary: str
+    replicas: tuple[Point, ...]
+    """Why this many."""
+    problems: tuple[Point, ...]
+    """What is amiss."""
+    pods: tuple[PodState, ...]
+    events: tuple[EventLine, ...]
+    """The newest last."""
+    advice: tuple[Advice, ...]
+    unread: tuple[str, ...]
+    """What could not be read, and so is missing above."""
+
+
+def explain(facts: Facts, now: datetime) -> Explanation:
+    """Explains what was read; `now` is a time with a zone."""
+    spec, unreadable = _spec(facts)
+    states = pod_states(facts, now)
+    found = (*unreadable, *problems(facts, now))
+    return Explanation(
+        name=facts.name,
+        namespace=facts.namespace,
+        ready=is_ready(facts),
+        summary=summary(facts, states, found),
+        replicas=() if spec is None else replica_points(facts, spec, now),
+        problems=found,
+        pods=states,
+        events=tuple(_events(facts, now)),
+        advice=advice(facts, spec, states),
+        unread=facts.unread,
+    )
+
+
+def _spec(facts: Facts) -> tuple[Spec | None, tuple[Point, ...]]:
+    """The spec, or why this version of the program cannot read it."""
+    try:
+        return parse(facts.resource.get("spec") or {}), ()
+    except msgspec.ValidationError as error:
+        text = "The spec was stored in a form that this version of `fastgen` does not read."
+        return None, (Point(text, str(error)),)
+
+
+def _events(facts: Facts, now: datetime) -> Iterator[EventLine]:
+    """What happened to the FastGenDeployment, and what went wrong with its parts."""
+    name = facts.name
+    parts = {pod["metadata"]["name"] for pod in facts.pods}
+    parts |= {claim["metadata"]["name"] for claim in facts.claims}
+    ours = [each for each in facts.events if _is_ours(each["involvedObject"], name, parts)]
+    for event in sorted(ours, key=event_time)[-MOST_EVENTS:]:
+        about = event["involvedObject"]
+        yield EventLine(
+            age_seconds=seconds_since(event_time(event), now),
+            type=event.get("type", "Normal"),
+            about="" if about.get("name") == name else str(about.get("name", "")),
+            reason=event.get("reason", ""),
+            message=" ".join(event.get("message", "").split()),
+            count=int((event.get("series") or {}).get("count") or event.get("count") or 1),
+        )
+
+
+def _is_ours(about: dict[str, str], name: str, parts: set[str]) -> bool:
+    """Whether an event is about the FastGenDeployment or a part; parts may be gone already."""
+    found = about.get("name", "")
+    return (
+        found == name or found in parts or bool(re.fullmatch(PART.format(re.escape(name)), found))
+    )

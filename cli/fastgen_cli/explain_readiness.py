@@ -1,0 +1,92 @@
+"""What stands between a FastGenDeployment and being ready."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from fastgen_api.names import PAUSED_ANNOTATION, Condition, ModelPhase
+from fastgen_cli.explain_facts import Facts
+from fastgen_cli.explain_pods import PodState, seconds_since
+from fastgen_cli.explain_replicas import Point
+from fastgen_cli.explain_words import ago, gigabytes
+
+TROUBLES: Final = (
+    (Condition.STALLED, "True", "It will not become ready by itself"),
+    (Condition.MODEL_READY, "False", "The model cannot be served"),
+    (Condition.CAPACITY_BLOCKED, "True", "No node takes a pod"),
+    (Condition.ROLLOUT_BLOCKED, "True", "The rollout waits"),
+    (Condition.AVAILABLE, "False", "No request can be served"),
+    (Condition.RECONCILING, "True", "It is under way"),
+    (Condition.READY, "False", "It is not as its spec says"),
+)
+"""Conditions that tell of something amiss, the most telling first."""
+NORMAL: Final = frozenset({"Paused", "ScaledToZero"})
+"""Reasons that somebody chose."""
+
+
+def is_ready(facts: Facts) -> bool:
+    """Whether the latest edit is carried out and serves."""
+    return facts.is_current and facts.holds(Condition.READY)
+
+
+def is_paused(facts: Facts) -> bool:
+    """Whether the operator is told to leave it alone."""
+    annotations = facts.resource["metadata"].get("annotations") or {}
+    return str(annotations.get(PAUSED_ANNOTATION, "")).lower() == "true"
+
+
+def problems(facts: Facts, now: datetime) -> tuple[Point, ...]:
+    """What is amiss; each of the system's own sentences once."""
+    found: dict[str, Point] = {}
+    for point in _problems(facts, now):
+        found.setdefault(point.quote or point.text, point)
+    return tuple(found.values())
+
+
+def _problems(facts: Facts, now: datetime) -> Iterator[Point]:
+    if deleted := facts.resource["metadata"].get("deletionTimestamp"):
+        yield Point(f"It is being deleted, since {ago(seconds_since(deleted, now))}.")
+    if is_paused(facts):
+        yield Point(f"It is paused: the annotation {PAUSED_ANNOTATION} keeps the operator away.")
+    elif not facts.status.get("observedGeneration"):
+        yield Point("No operator has taken it up yet.")
+    elif not facts.is_current:
+        observed = facts.status["observedGeneration"]
+        yield Point(
+            f"The operator has not taken up the latest edit: the status tells of generation "
+            f"{observed}, the spec is of generation {facts.generation}."
+        )
+    yield from _model(facts)
+    for kind, status, text in TROUBLES:
+        condition = facts.condition(kind)
+        if condition.get("status") == status and condition.get("reason") not in NORMAL:
+            yield Point(f"{text} ({condition['reason']}).", condition.get("message", ""))
+
+
+def _model(facts: Facts) -> Iterator[Point]:
+    model = facts.status.get("model") or {}
+    phase, size = model.get("phase"), model.get("sizeBytes")
+    if phase == ModelPhase.DOWNLOADING:
+        share = model.get("downloadedPercent")
+        of = f" of {gigabytes(int(size))}" if size else ""
+        yield Point(f"The model is being downloaded: {0 if share is None else share} %{of}.")
+    elif phase == ModelPhase.LOADING and not facts.holds(Condition.READY):
+        yield Point("Replicas are loading the model.")
+
+
+def summary(facts: Facts, states: tuple[PodState, ...], found: tuple[Point, ...]) -> str:
+    """The state in one sentence."""
+    if not is_ready(facts):
+        first = next((point for point in found if point.quote), None)
+        text = (
+            first.quote if first else (found[0].text if found else "the operator has yet to tell")
+        )
+        return f"not ready: {text}"
+    if facts.condition(Condition.READY).get("reason") == "ScaledToZero":
+        return "ready: scaled to zero, nothing serves"
+    serving = sum(each.role == "replica" and each.state == "Ready" for each in states)
+    count = serving or int(facts.status.get("readyReplicas", 0))
+    missed = facts.condition(Condition.SLO_MET).get("status") == "False"
+    return f"ready: {count} of {count} replicas serve" + (
+        ", but the SLO is missed" if missed else ""
+    )
