@@ -1,11 +1,12 @@
 """Makes the children that serve a model: Deployment, headless Service, SLO, ServiceAccount."""
 
-from typing import Any, Final
+from typing import Final
 
 from fastgen_api import names
 from fastgen_api.names import Component, Port
 from fastgen_api.spec import (
     KubernetesObject,
+    Quantity,
     RolloutStrategy,
     Spec,
     most_step_tokens,
@@ -17,11 +18,12 @@ from fastgen_operator.confinement import (
     HOME,
     POD_NAME,
     POD_SECURITY,
-    local_references,
     scrape_annotations,
 )
 from fastgen_operator.merge import merge
 from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
+from fastgen_operator.placement import placement
+from fastgen_operator.probes import probes
 from fastgen_operator.protection import GUARDED_LABEL
 from fastgen_operator.settings import Images
 
@@ -34,9 +36,9 @@ GRACE_MARGIN_SECONDS: Final = 15
 """From the end of the drain to the end of the process, before the kubelet kills it."""
 MIN_READY_SECONDS: Final = 2
 """How long a new replica serves before an old one may go: time for balancers to find it."""
-STARTUP_SECONDS: Final = 3600
-"""How long a model may load before the kubelet restarts its container."""
-STARTUP_PERIOD_SECONDS: Final = 2
+TENSOR_PARALLEL_SHARED_MEMORY: Final = "1Gi"
+"""Size of /dev/shm when ranks talk through it: NCCL takes some MiB per pair of ranks and channel,
+and the 64 MiB that container runtimes give are too few."""
 
 
 def replica_children(owner: Owner, spec: Spec, images: Images) -> tuple[KubernetesObject, ...]:
@@ -79,10 +81,20 @@ def runtime_arguments(owner: Owner, spec: Spec) -> list[str]:
         "--http-port": Port.REPLICA_HTTP,
         "--grpc-port": Port.REPLICA_GRPC,
         "--metrics-port": Port.REPLICA_METRICS,
+        "--tensor-parallel-size": (
+            engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None
+        ),
     }
     # One word per flag: a value that begins with a dash stays a value.
     arguments = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     return [*arguments, "--prefix-caching" if engine.prefix_caching else "--no-prefix-caching"]
+
+
+def shared_memory(spec: Spec) -> Quantity | None:
+    """Size of /dev/shm; None: as the container runtime makes it. It counts as the pod's memory."""
+    if spec.shared_memory is None and spec.engine.tensor_parallel_size > 1:
+        return TENSOR_PARALLEL_SHARED_MEMORY
+    return spec.shared_memory
 
 
 def _service_account(owner: Owner) -> KubernetesObject:
@@ -164,7 +176,7 @@ def _template(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
         ),
         "containers": [_container(owner, spec, images)],
         "volumes": _volumes(owner, spec),
-        **_scheduling(spec, images),
+        **placement(owner, spec, images),
     }
     return {
         "metadata": {
@@ -173,19 +185,6 @@ def _template(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
         },
         "spec": pod,
     }
-
-
-def _scheduling(spec: Spec, images: Images) -> KubernetesObject:
-    fields: KubernetesObject = {
-        "imagePullSecrets": [*spec.image_pull_secrets, *local_references(images.pull_secrets)],
-        "nodeSelector": spec.node_selector,
-        "tolerations": list(spec.tolerations),
-        "affinity": spec.affinity,
-        "topologySpreadConstraints": list(spec.topology_spread_constraints),
-        "runtimeClassName": spec.runtime_class_name,
-        "priorityClassName": spec.priority_class_name,
-    }
-    return {field: value for field, value in fields.items() if value}
 
 
 def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
@@ -201,7 +200,7 @@ def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
             {"name": "grpc", "containerPort": Port.REPLICA_GRPC, "protocol": "TCP"},
             {"name": "metrics", "containerPort": Port.REPLICA_METRICS, "protocol": "TCP"},
         ],
-        **_probes(),
+        **probes(None),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "resources": _resources(spec),
         "securityContext": CONTAINER_SECURITY,
@@ -210,31 +209,9 @@ def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
         "volumeMounts": [
             {"name": "slo", "mountPath": SLO_DIRECTORY, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
-            *([{"name": "shared-memory", "mountPath": "/dev/shm"}] if spec.shared_memory else []),
+            *([{"name": "shared-memory", "mountPath": "/dev/shm"}] if shared_memory(spec) else []),
         ],
     }
-
-
-def _probes() -> KubernetesObject:
-    health: dict[str, Any] = {"httpGet": {"path": "/health", "port": "http"}}
-    return {
-        "startupProbe": health | {
-            "periodSeconds": STARTUP_PERIOD_SECONDS,
-            "timeoutSeconds": 5,
-            "failureThreshold": STARTUP_SECONDS // STARTUP_PERIOD_SECONDS,
-        },
-        "readinessProbe": health | {
-            "periodSeconds": 5,
-            "timeoutSeconds": 5,
-            "failureThreshold": 3,
-        },
-        # Two minutes: a busy machine must not lose the streams that keep it busy.
-        "livenessProbe": health | {
-            "periodSeconds": 15,
-            "timeoutSeconds": 10,
-            "failureThreshold": 8,
-        },
-    }  # fmt: skip
 
 
 def _resources(spec: Spec) -> KubernetesObject:
@@ -247,7 +224,7 @@ def _volumes(owner: Owner, spec: Spec) -> list[KubernetesObject]:
         {"name": "slo", "configMap": {"name": names.slo_config_map_name(owner.name)}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    if spec.shared_memory:
-        memory = {"medium": "Memory", "sizeLimit": spec.shared_memory}
+    if size := shared_memory(spec):
+        memory = {"medium": "Memory", "sizeLimit": size}
         volumes.append({"name": "shared-memory", "emptyDir": memory})
     return volumes

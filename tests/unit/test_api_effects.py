@@ -35,6 +35,7 @@ EXAMPLE: dict[str, Any] = {
     "model": {"source": "file:///models/a.gguf", "servedName": "a"},
     "engine": {
         "dtype": "Float32",
+        "tensorParallelSize": 1,
         "maxModelLength": 512,
         "maxConcurrentRequests": 8,
         "kvBlockSize": 32,
@@ -84,12 +85,18 @@ EXAMPLE: dict[str, Any] = {
     ],
     "runtimeClassName": "nvidia",
     "priorityClassName": "high",
+    "sharedMemory": "1Gi",
+    "podTemplate": {
+        "metadata": {"labels": {"team": "a"}},
+        "spec": {"hostNetwork": False},
+    },
 }  # fmt: skip
 
 CHANGED: dict[str, Any] = {
     "spec.model.source": "file:///models/b.gguf",
     "spec.model.servedName": "b",
     "spec.engine.dtype": "BFloat16",
+    "spec.engine.tensorParallelSize": 2,
     "spec.engine.maxModelLength": 256,
     "spec.engine.maxConcurrentRequests": 4,
     "spec.engine.kvBlockSize": 64,
@@ -147,13 +154,15 @@ CHANGED: dict[str, Any] = {
     "spec.topologySpreadConstraints[].nodeTaintsPolicy": "Ignore",
     "spec.runtimeClassName": "kata",
     "spec.priorityClassName": "low",
+    "spec.sharedMemory": "2Gi",
+    "spec.podTemplate.metadata": {"labels": {"team": "b"}},
+    "spec.podTemplate.spec": {"hostNetwork": True},
 }
 """Each field that this version heeds, and another value for it."""
 
 ONE_BEHAVIOUR = {
     "spec.model.cache.type",
     "spec.engine.quantization",
-    "spec.engine.tensorParallelSize",
     "spec.balancer.routing",
     "spec.rollout.strategy",
 }
