@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ TEMPLATES = {path.name: path.read_text() for path in (CHART / "templates").iterd
 VALUES_TEXT = (CHART / "values.yaml").read_text()
 VALUES = yaml.safe_load(VALUES_TEXT)
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+PREVIOUS_CHART = REPOSITORY / "tests/cluster/previous/fastgen-0.1.0.tgz"
 STREAM_TEST = CHART / "files" / "stream_test.py"
 stream_test = runpy.run_path(str(STREAM_TEST))
 
@@ -65,9 +67,33 @@ def test_schema_refuses_typos_at_every_level() -> None:
     assert all(found["additionalProperties"] is False for found in schema_objects(SCHEMA))
 
 
+def dug() -> dict[str, Any]:
+    """Values that templates read with `dig`, and the defaults that they name."""
+    words = r'dig ((?:"[A-Za-z]+" )+)(\S+) \.Values\.AsMap'
+    found = re.findall(words, "\n".join(TEMPLATES.values()))
+    return {
+        ".".join(re.findall(r"[A-Za-z]+", path)): yaml.safe_load(value) for path, value in found
+    }
+
+
 def test_every_value_is_used_and_every_use_is_a_value() -> None:
     used = set(re.findall(r"\.Values\.([A-Za-z.]+)", "\n".join(TEMPLATES.values())))
-    assert used == set(leaves(VALUES))
+    assert used - {"AsMap"} | set(dug()) == set(leaves(VALUES))
+
+
+def test_new_values_are_read_so_that_an_upgrade_with_reused_values_gets_their_defaults() -> None:
+    """Helm then knows only the values of the chart before: `.Values.new.value` would be an error."""
+    with tarfile.open(PREVIOUS_CHART) as archive:
+        member = archive.extractfile("fastgen/values.yaml")
+        assert member
+        before = set(leaves(yaml.safe_load(member.read())))
+    new = set(leaves(VALUES)) - before
+    assert new == set(dug()), 'read it as `dig "section" "value" DEFAULT .Values.AsMap`'
+    for path, default in dug().items():
+        value: Any = VALUES
+        for name in path.split("."):
+            value = value[name]
+        assert default == value, path
 
 
 def test_every_value_has_a_comment() -> None:
