@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoscaler_process import QUIET, Contender, contenders, tell
+from autoscaler_process import QUIET, Contender, account_kubeconfig, contenders, tell
 from cluster_access import wait_until
 from commands import Commands
 
@@ -125,14 +125,7 @@ def _balancer_kubeconfig(cluster: Commands, resource: Any, folder: Path) -> Path
     assert [child["kind"] for child in granted] == list(RIGHTS)
     items = json.dumps({"apiVersion": "v1", "kind": "List", "items": granted})
     cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=items)
-    token = cluster.kubectl("-n", namespace, "create", "token", f"{NAME}-balancer")
-    raw = cluster.kubectl("config", "view", "--raw", "--flatten", "--minify", "-o", "json")
-    config = json.loads(raw)
-    config["users"][0]["user"] = {"token": token.strip()}
-    path = folder / "kubeconfig"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(config))
-    return path
+    return account_kubeconfig(cluster, namespace, f"{NAME}-balancer", folder)
 
 
 def test_a_queue_scales_up_and_says_why(scene: Scene) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from commands import Commands
 from lightkube import AsyncClient, KubeConfig
 from prometheus_client import CollectorRegistry
 
@@ -49,6 +50,18 @@ class Contender:
             self.process.send_signal(how)
             self.process.wait(timeout=20)
             self.process = None
+
+
+def account_kubeconfig(cluster: Commands, namespace: str, account: str, folder: Path) -> Path:
+    """A kubeconfig with the rights of a ServiceAccount alone."""
+    token = cluster.kubectl("-n", namespace, "create", "token", account)
+    raw = cluster.kubectl("config", "view", "--raw", "--flatten", "--minify", "-o", "json")
+    config = json.loads(raw)
+    config["users"][0]["user"] = {"token": token.strip()}
+    path = folder / "kubeconfig"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config))
+    return path
 
 
 def tell(path: Path, signals: LocalSignals) -> None:

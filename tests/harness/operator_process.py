@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -43,8 +43,11 @@ class OperatorProcess:
     def user(self) -> str:
         return f"system:serviceaccount:{self.namespace}:fastgen"
 
-    def start(self, **images: str) -> None:
-        """Starts it and waits until it has listed what there is."""
+    def start(self, settings: Mapping[str, str] | None = None, **images: str) -> None:
+        """Starts it and waits until it has listed what there is.
+
+        `settings` are more of its environment variables, for this start alone.
+        """
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": "/nonexistent",
@@ -53,6 +56,7 @@ class OperatorProcess:
             "FASTGEN_CONTROL_IMAGE": (self.images | images)["control"],
             "FASTGEN_WATCH_NAMESPACES": self.namespace,
             "FASTGEN_HTTP_PORT": str(self.port),
+            **(settings or {}),
         }
         program = Path(sys.executable).parent / "fastgen-operator"
         with self.log.open("ab") as log:
@@ -119,6 +123,15 @@ class OperatorProcess:
     def writes(self, since: float) -> list[str]:
         """What the operator wrote, by the cluster's audit log; `since` is a Unix time."""
         return [text for user, text in self._audited(since) if user == self.user]
+
+    def writers_of(self, what: str, since: float) -> list[str]:
+        """Users, the last part of their names, of the writes whose URI names `what`."""
+        within = f"/namespaces/{self.namespace}/"
+        return [
+            user.rpartition(":")[2]
+            for user, text in self._audited(since)
+            if within in text and what in text and "dryRun" not in text
+        ]
 
     def writes_of_all(self, since: float) -> list[str]:
         """What any of our service accounts wrote, Leases apart: operator and balancers."""
