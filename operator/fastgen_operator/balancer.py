@@ -158,7 +158,7 @@ def _pod(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> Kuber
         "volumes": [
             {"name": "run", "emptyDir": {}},
             {"name": "tmp", "emptyDir": {}},
-            {"name": "token", "projected": {"sources": _token_sources()}},
+            token_volume(),
         ],
     }
     secrets = [*spec.image_pull_secrets, *local_references(images.pull_secrets)]
@@ -177,10 +177,10 @@ def _apart(owner: Owner) -> KubernetesObject:
     }
 
 
-def _token_sources() -> list[KubernetesObject]:
-    """A service account token as Kubernetes mounts it, but for the picker alone, not for Envoy."""
+def token_volume() -> KubernetesObject:
+    """A service account token as Kubernetes mounts it, for the containers that need it alone."""
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-    return [
+    sources = [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
         {
             "configMap": {
@@ -190,6 +190,7 @@ def _token_sources() -> list[KubernetesObject]:
         },
         {"downwardAPI": {"items": [namespace]}},
     ]
+    return {"name": "token", "projected": {"sources": sources}}
 
 
 def _container(name: str, image: str, images: Images, **fields: Any) -> KubernetesObject:

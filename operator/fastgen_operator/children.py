@@ -1,12 +1,24 @@
 """Makes all the Kubernetes objects that a FastGenDeployment stands for."""
 
+import copy
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 import msgspec
 
 from fastgen_api import names
-from fastgen_api.spec import SLO, Balancer, KubernetesObject, Rollout, Scaling, Spec
+from fastgen_api.spec import SLO, Balancer, Cache, KubernetesObject, Model, Rollout, Scaling, Spec
 from fastgen_operator.balancer import balancer_children
+from fastgen_operator.delivery import (
+    MODELS_ANNOTATION,
+    Delivery,
+    Way,
+    models_annotation,
+    not_started,
+    way_of,
+)
+from fastgen_operator.delivery_children import delivery_children
+from fastgen_operator.delivery_pod import model_in_pod
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
 from fastgen_operator.owner import Owner
 from fastgen_operator.protection import protection_children
@@ -28,25 +40,61 @@ def id_of(manifest: KubernetesObject) -> Id:
     return manifest["kind"], manifest["metadata"]["name"]
 
 
-def make_children(owner: Owner, spec: Spec, settings: Settings) -> tuple[KubernetesObject, ...]:
+def make_children(
+    owner: Owner, spec: Spec, settings: Settings, delivery: Delivery | None = None
+) -> tuple[KubernetesObject, ...]:
     """The manifests of all children, in the order of CHILD_KINDS.
 
-    Raises merge.TemplateError when `spec.podTemplate` cannot be merged.
+    `delivery` tells how far the model is; None: nothing was observed. Until it is delivered, the
+    replicas' Deployment is as it runs, or left out. Raises merge.TemplateError when
+    `spec.podTemplate` cannot be merged.
     """
+    delivery = delivery or not_started(owner.name, spec.model)
     children = [
-        *replica_children(owner, spec, settings.images),
+        *replica_children(
+            owner, spec, settings.images, model_in_pod(owner, spec, settings, delivery)
+        ),
+        *delivery_children(owner, spec, settings, delivery),
         *balancer_children(owner, spec, settings.images, settings.prometheus_url),
         *protection_children(owner, spec, settings.network_policies),
     ]
     declared = {
-        names.replica_name(owner.name): declared_fingerprint(spec),
+        names.replica_name(owner.name): declared_fingerprint(spec, *_delivered(spec, delivery)),
         # The one setting of the operator that reaches running pods.
         names.balancer_name(owner.name): declared_fingerprint(spec, settings.prometheus_url),
     }
     for child in children:
         if child["kind"] == "Deployment":
             _mark(child, declared[child["metadata"]["name"]])
-    return tuple(sorted(children, key=lambda child: CHILD_KINDS.index(child["kind"])))
+    gated = _behind_gate(children, names.replica_name(owner.name), delivery)
+    return tuple(sorted(gated, key=lambda child: CHILD_KINDS.index(child["kind"])))
+
+
+def _delivered(spec: Spec, delivery: Delivery) -> tuple[str, ...]:
+    """What a download found out about the model of new pods."""
+    if delivery.model is None or way_of(spec.model) in (Way.IMAGE, Way.CLAIM):
+        return ()
+    return delivery.model.path, delivery.model.revision or ""
+
+
+def _behind_gate(
+    children: Iterable[KubernetesObject], name: str, delivery: Delivery
+) -> Iterator[KubernetesObject]:
+    """The children, where the replicas' Deployment keeps its pods until their model is there."""
+    for child in children:
+        if (child["kind"], child["metadata"]["name"]) != ("Deployment", name):
+            yield child
+        elif delivery.model is not None:
+            child["metadata"]["annotations"] |= models_annotation(delivery)
+            yield child
+        elif delivery.held is not None:
+            running = delivery.held["metadata"].get("annotations") or {}
+            kept = (DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, MODELS_ANNOTATION)
+            child["metadata"]["annotations"] = {
+                each: running[each] for each in kept if each in running
+            }
+            child["spec"]["template"] = copy.deepcopy(delivery.held["spec"]["template"])
+            yield child
 
 
 def _mark(deployment: KubernetesObject, declared: str) -> None:
@@ -68,6 +116,7 @@ def declared_fingerprint(spec: Spec, *more: str) -> str:
     """
     declared = msgspec.structs.replace(
         spec,
+        model=_in_pods(spec.model),
         replicas=1,
         slo=SLO(),
         scaling=Scaling(),
@@ -75,3 +124,11 @@ def declared_fingerprint(spec: Spec, *more: str) -> str:
         rollout=Rollout(drain_seconds=spec.rollout.drain_seconds),
     )
     return fingerprint([msgspec.to_builtins(declared), *more])
+
+
+def _in_pods(model: Model) -> Model:
+    """The model without what its download alone heeds."""
+    if way_of(model) is not Way.CACHE:
+        return model
+    cache = Cache(type=model.cache.type, claim_name=model.cache.claim_name)
+    return msgspec.structs.replace(model, cache=cache, token_secret_ref=None)

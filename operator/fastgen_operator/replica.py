@@ -20,6 +20,7 @@ from fastgen_operator.confinement import (
     POD_SECURITY,
     scrape_annotations,
 )
+from fastgen_operator.delivery_pod import ModelInPod
 from fastgen_operator.merge import merge
 from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
 from fastgen_operator.placement import placement
@@ -41,7 +42,9 @@ TENSOR_PARALLEL_SHARED_MEMORY: Final = "1Gi"
 and the 64 MiB that container runtimes give are too few."""
 
 
-def replica_children(owner: Owner, spec: Spec, images: Images) -> tuple[KubernetesObject, ...]:
+def replica_children(
+    owner: Owner, spec: Spec, images: Images, model: ModelInPod
+) -> tuple[KubernetesObject, ...]:
     """All children of the component `replica`.
 
     Raises merge.TemplateError when `spec.podTemplate` cannot be merged.
@@ -50,7 +53,7 @@ def replica_children(owner: Owner, spec: Spec, images: Images) -> tuple[Kubernet
         _service_account(owner),
         _slo_config_map(owner, spec),
         _headless_service(owner),
-        _deployment(owner, spec, images),
+        _deployment(owner, spec, images, model),
     )
 
 
@@ -59,11 +62,11 @@ def runtime_image(spec: Spec, images: Images) -> str:
     return spec.image or images.runtime
 
 
-def runtime_arguments(owner: Owner, spec: Spec) -> list[str]:
+def runtime_arguments(owner: Owner, spec: Spec, model: str) -> list[str]:
     """Flags of `fastgen-runtime`."""
     engine = spec.engine
     flags: dict[str, str | int | None] = {
-        "--model": spec.model.source,
+        "--model": model,
         "--served-name": spec.model.served_name or owner.name,
         "--deployment": owner.name,
         "--namespace": owner.namespace,
@@ -135,7 +138,7 @@ def _headless_service(owner: Owner) -> KubernetesObject:
     }  # fmt: skip
 
 
-def _deployment(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
+def _deployment(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -148,7 +151,7 @@ def _deployment(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
             "selector": {"matchLabels": selector_labels(owner, Component.REPLICA)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
             "template": merge(
-                _template(owner, spec, images), _their_template(spec), "spec.podTemplate"
+                _template(owner, spec, images, model), _their_template(spec), "spec.podTemplate"
             ),
         },
     }
@@ -165,17 +168,18 @@ def _their_template(spec: Spec) -> KubernetesObject:
     return {field: value for field, value in theirs.items() if value}
 
 
-def _template(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
+def _template(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
     pod = {
         "serviceAccountName": names.replica_name(owner.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": POD_SECURITY,
+        "securityContext": POD_SECURITY | model.security,
         "terminationGracePeriodSeconds": (
             PRE_STOP_SECONDS + spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS
         ),
-        "containers": [_container(owner, spec, images)],
-        "volumes": _volumes(owner, spec),
+        **({"initContainers": list(model.init_containers)} if model.init_containers else {}),
+        "containers": [_container(owner, spec, images, model)],
+        "volumes": [*_volumes(owner, spec), *model.volumes],
         **placement(owner, spec, images),
     }
     return {
@@ -187,20 +191,20 @@ def _template(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
     }
 
 
-def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
+def _container(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
     return {
         "name": CONTAINER,
         "image": runtime_image(spec, images),
         "imagePullPolicy": images.pull_policy,
         "command": ["fastgen-runtime"],
-        "args": runtime_arguments(owner, spec),
-        "env": [POD_NAME, HOME],
+        "args": runtime_arguments(owner, spec, model.argument),
+        "env": [POD_NAME, HOME, *model.env],
         "ports": [
             {"name": "http", "containerPort": Port.REPLICA_HTTP, "protocol": "TCP"},
             {"name": "grpc", "containerPort": Port.REPLICA_GRPC, "protocol": "TCP"},
             {"name": "metrics", "containerPort": Port.REPLICA_METRICS, "protocol": "TCP"},
         ],
-        **probes(None),
+        **probes(model.size_bytes),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "resources": _resources(spec),
         "securityContext": CONTAINER_SECURITY,
@@ -210,6 +214,7 @@ def _container(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
             {"name": "slo", "mountPath": SLO_DIRECTORY, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
             *([{"name": "shared-memory", "mountPath": "/dev/shm"}] if shared_memory(spec) else []),
+            *model.mounts,
         ],
     }
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fastgen_api.names import Port
+from fastgen_operator.privileges import Allowed
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 SWITCH = ("true", "false")
+WATCH_SILENCE_SECONDS = 75
+"""The API server sends a bookmark each minute."""
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -34,6 +37,10 @@ class Settings:
     """Namespaces that are watched; empty: all."""
     prometheus_url: str = ""
     """Where balancers read metrics when their resource names no Prometheus."""
+    hub_endpoint: str = ""
+    """Where downloads find the Hugging Face Hub or a mirror of it; empty: the public one."""
+    pod_templates: Allowed = Allowed.ANY
+    """Which `spec.podTemplate` is taken."""
     network_policies: bool = True
     """Whether each deployment gets NetworkPolicies."""
     scaling_frozen: bool = False
@@ -42,6 +49,8 @@ class Settings:
     identity: str = "fastgen-operator"
     """Source of the Kubernetes events that the operator writes."""
     http_port: int = field(default=Port.OPERATOR_HTTP)
+    watch_silence_seconds: int = WATCH_SILENCE_SECONDS
+    """A watch that says nothing for so long is begun anew."""
 
 
 class SettingsError(ValueError):
@@ -62,11 +71,18 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         ),
         namespaces=_names(environment.get("FASTGEN_WATCH_NAMESPACES", "")),
         prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL", "").strip(),
+        hub_endpoint=environment.get("FASTGEN_HUB_ENDPOINT", "").strip(),
+        pod_templates=Allowed(
+            _choice(environment, "FASTGEN_POD_TEMPLATES", Allowed.ANY, tuple(Allowed))
+        ),
         network_policies=_choice(environment, "FASTGEN_NETWORK_POLICIES", "true", SWITCH) == "true",
         scaling_frozen=_choice(environment, "FASTGEN_SCALING_FROZEN", "false", SWITCH) == "true",
         log_level=_choice(environment, "FASTGEN_LOG_LEVEL", "INFO", LOG_LEVELS),
         identity=environment.get("POD_NAME", "").strip() or "fastgen-operator",
         http_port=_port(environment, "FASTGEN_HTTP_PORT", Port.OPERATOR_HTTP),
+        watch_silence_seconds=_seconds(
+            environment, "FASTGEN_WATCH_SILENCE_SECONDS", WATCH_SILENCE_SECONDS
+        ),
     )
 
 
@@ -92,4 +108,11 @@ def _port(environment: Mapping[str, str], name: str, default: int) -> int:
     text = environment.get(name, "").strip() or str(default)
     if not text.isdecimal() or int(text) > 65535:
         raise SettingsError(f"{name} is {text!r}: use a port from 0 to 65535")
+    return int(text)
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "").strip() or str(default)
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingsError(f"{name} is {text!r}: use a whole number of seconds, at least 1")
     return int(text)
