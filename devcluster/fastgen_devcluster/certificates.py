@@ -36,6 +36,8 @@ def holders(settings: Settings, nodes: Sequence[Node]) -> list[Holder]:
         Holder("kube-controller-manager", "/CN=system:kube-controller-manager"),
         Holder("kube-scheduler", "/CN=system:kube-scheduler"),
         Holder("kube-proxy", "/CN=system:kube-proxy"),
+        Holder("kube-router", "/CN=kube-router"),
+        Holder("local-path-provisioner", "/CN=local-path-provisioner"),
         *(
             Holder(
                 f"kubelet-{node.name}",

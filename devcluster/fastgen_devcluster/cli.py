@@ -95,9 +95,9 @@ def down() -> None:
     settings = Settings.from_environment()
     with lifecycle.locked(settings):
         with step("stop the cluster"):
-            take_down(settings, settings.node())
+            take_down(settings)
             images.remove_abandoned(settings)
-        remaining = leftovers(settings, settings.node())
+        remaining = leftovers(settings)
     if remaining:
         raise SetupError(f"Still there: {', '.join(remaining)}.")
     console.print("The cluster is down.")
@@ -131,7 +131,7 @@ def status(
         print(json.dumps({**facts, "registry": settings.registry}))
     else:
         table = Table("process", "state", box=None)
-        for name in lifecycle.PROCESSES:
+        for name in lifecycle.processes(settings):
             table.add_row(name, "running" if name in now.running else "[red]not running[/red]")
         table.add_row("API", "ready" if now.api_ready else "[red]not ready[/red]")
         console.print(table)

@@ -15,15 +15,17 @@ FIRST = ("nice", "-n", "-5")
 STORE_ADDRESS = "http://127.0.0.1:2379"
 
 
-def registry(settings: Settings, node: Node) -> Argv:
+def registry(settings: Settings) -> Argv:
     """Keeps images, over `down` too."""
-    return inside(node, "docker-registry", "serve", settings.state / "registry.yaml")
+    return inside(
+        settings.node().netns, "docker-registry", "serve", settings.state / "registry.yaml"
+    )
 
 
-def etcd(settings: Settings, node: Node, programs: Programs) -> Argv:
+def etcd(settings: Settings, programs: Programs) -> Argv:
     """Keeps the cluster's objects until `down`; what a crash may lose is not worth the fsyncs."""
     return inside(
-        node,
+        settings.node().netns,
         *FIRST,
         programs.etcd,
         f"--data-dir={settings.state}/etcd",
@@ -35,15 +37,15 @@ def etcd(settings: Settings, node: Node, programs: Programs) -> Argv:
     )
 
 
-def apiserver(settings: Settings, node: Node, programs: Programs) -> Argv:
+def apiserver(settings: Settings, programs: Programs) -> Argv:
     """Serves the API."""
     pki = settings.certificates
     return inside(
-        node,
+        settings.node().netns,
         *FIRST,
         programs.kubernetes("kube-apiserver"),
         f"--etcd-servers={STORE_ADDRESS}",
-        f"--advertise-address={node.address}",
+        f"--advertise-address={settings.node().address}",
         f"--secure-port={API_PORT}",
         f"--tls-cert-file={pki}/apiserver.crt",
         f"--tls-private-key-file={pki}/apiserver.key",
@@ -66,11 +68,11 @@ def apiserver(settings: Settings, node: Node, programs: Programs) -> Argv:
     )
 
 
-def controller_manager(settings: Settings, node: Node, programs: Programs) -> Argv:
+def controller_manager(settings: Settings, programs: Programs) -> Argv:
     """Runs Kubernetes' own controllers."""
     pki = settings.certificates
     return inside(
-        node,
+        settings.node().netns,
         programs.kubernetes("kube-controller-manager"),
         f"--kubeconfig={settings.state}/kube-controller-manager.kubeconfig",
         f"--service-account-private-key-file={pki}/service-accounts.key",
@@ -84,28 +86,28 @@ def controller_manager(settings: Settings, node: Node, programs: Programs) -> Ar
     )
 
 
-def scheduler(settings: Settings, node: Node, programs: Programs) -> Argv:
+def scheduler(settings: Settings, programs: Programs) -> Argv:
     """Puts pods on nodes."""
     program = programs.kubernetes("kube-scheduler")
     return inside(
-        node,
+        settings.node().netns,
         program,
         f"--kubeconfig={settings.state}/kube-scheduler.kubeconfig",
         "--leader-elect=false",
     )
 
 
-def containerd(settings: Settings, node: Node) -> Argv:
+def containerd(node: Node) -> Argv:
     """Runs containers, in mounts of its own that vanish with the last process in them."""
     hide = "".join(
         f"mkdir -p {directory} && mount -t tmpfs -o mode=755 fastgen {directory} && "
         for directory in PRIVATE_DIRECTORIES
     )
-    script = f"{hide}exec containerd --config {settings.state}/containerd.toml"
-    return inside(node, "unshare", "--mount", "--propagation=private", "sh", "-c", script)
+    script = f"{hide}exec containerd --config {node.home}/containerd.toml"
+    return inside(node.netns, "unshare", "--mount", "--propagation=private", "sh", "-c", script)
 
 
-def kubelet(settings: Settings, node: Node, programs: Programs, containerd_pid: int) -> Argv:
+def kubelet(node: Node, programs: Programs, containerd_pid: int) -> Argv:
     """Runs the node's pods, and sees the mounts that containerd sees."""
     return (
         "nsenter",
@@ -113,18 +115,19 @@ def kubelet(settings: Settings, node: Node, programs: Programs, containerd_pid: 
         f"--mount=/proc/{containerd_pid}/ns/mnt",
         *FIRST,
         programs.kubernetes("kubelet"),
-        f"--config={settings.state}/kubelet-{node.name}.yaml",
-        f"--kubeconfig={settings.state}/kubelet-{node.name}.kubeconfig",
-        f"--root-dir={settings.state}/kubelet",
+        f"--config={node.home}/kubelet.yaml",
+        f"--kubeconfig={node.home}/kubelet.kubeconfig",
+        f"--root-dir={node.home}/kubelet",
         f"--hostname-override={node.name}",
         f"--node-ip={node.address}",
+        f"--node-labels=topology.kubernetes.io/zone={node.zone}",
     )
 
 
 def proxy(settings: Settings, node: Node, programs: Programs) -> Argv:
     """Turns Service addresses into pod addresses."""
     return inside(
-        node,
+        node.netns,
         programs.kubernetes("kube-proxy"),
         f"--kubeconfig={settings.state}/kube-proxy.kubeconfig",
         f"--hostname-override={node.name}",
@@ -134,4 +137,33 @@ def proxy(settings: Settings, node: Node, programs: Programs) -> Argv:
         "--conntrack-max-per-core=0",
         "--conntrack-tcp-timeout-established=0",
         "--conntrack-tcp-timeout-close-wait=0",
+    )
+
+
+def router(settings: Settings, node: Node, programs: Programs) -> Argv:
+    """Enforces NetworkPolicies for the node's pods, and does nothing else that it could."""
+    return inside(
+        node.netns,
+        programs.kube_router,
+        f"--kubeconfig={settings.state}/kube-router.kubeconfig",
+        f"--hostname-override={node.name}",
+        f"--service-cluster-ip-range={settings.service_cidr}",
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        "--run-loadbalancer=false",
+    )
+
+
+def provisioner(settings: Settings, programs: Programs) -> Argv:
+    """Makes a directory for each claim on a volume and removes it with the volume."""
+    return inside(
+        settings.node().netns,
+        programs.local_path_provisioner,
+        "start",
+        f"--kubeconfig={settings.state}/local-path-provisioner.kubeconfig",
+        f"--config={settings.state}/storage.json",
+        f"--helper-pod-file={settings.state}/storage-pod.yaml",
+        "--namespace=storage",
+        "--service-account-name=default",
     )

@@ -1,4 +1,4 @@
-"""What every cluster holds: the sandbox image, DNS and Prometheus."""
+"""What every cluster holds: a few small images, DNS, Prometheus, and the rights of the rest."""
 
 import hashlib
 import tempfile
@@ -13,7 +13,9 @@ from fastgen_devcluster.programs import COREDNS, PROMETHEUS, Programs
 from fastgen_devcluster.progress import step
 from fastgen_devcluster.settings import ROOM, Settings
 
+# Each becomes one static program: the pods' sandbox, and what makes and removes volumes.
 PAUSE_SOURCE = ROOM / "images" / "pause.c"
+VOLUME_SOURCE = ROOM / "images" / "volume.c"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +25,32 @@ class Contents:
     pause: str
     coredns: str
     prometheus: str
+    volume: str
 
 
 def references(settings: Settings) -> Contents:
     """The images by what goes into them, so that an unchanged one is never made twice."""
-    pause = hashlib.sha256(PAUSE_SOURCE.read_bytes()).hexdigest()[:12]
     home = settings.image_home
     return Contents(
-        pause=f"{home}/pause:{pause}",
+        pause=f"{home}/pause:{_key(PAUSE_SOURCE)}",
         coredns=f"{home}/coredns:{COREDNS.key()}",
         prometheus=f"{home}/prometheus:{PROMETHEUS.key()}",
+        volume=f"{home}/volume:{_key(VOLUME_SOURCE)}",
     )
+
+
+def _key(source: Path) -> str:
+    return hashlib.sha256(source.read_bytes()).hexdigest()[:12]
 
 
 def ensure_images(contents: Contents, programs: Programs) -> None:
     """Make and push the images that the registry does not have yet."""
-    if not registry.has_image(contents.pause):
-        with step("make the sandbox image"), tempfile.TemporaryDirectory() as scratch:
-            program = Path(scratch) / "pause"
-            run("gcc", "-static", "-Os", "-s", "-o", program, PAUSE_SOURCE)
-            _deliver(program, contents.pause)
+    for reference, source in ((contents.pause, PAUSE_SOURCE), (contents.volume, VOLUME_SOURCE)):
+        if not registry.has_image(reference):
+            with step(f"make the {source.stem} image"), tempfile.TemporaryDirectory() as scratch:
+                program = Path(scratch) / source.stem
+                run("gcc", "-static", "-Os", "-s", "-o", program, source)
+                _deliver(program, reference)
     for reference, program in (
         (contents.coredns, programs.coredns),
         (contents.prometheus, programs.prometheus),
@@ -59,7 +67,7 @@ def _deliver(program: Path, reference: str) -> None:
 
 
 def manifests(settings: Settings, contents: Contents) -> str:
-    """The objects of DNS and Prometheus as one document."""
+    """The objects of all of them as one document."""
     values = {
         "COREDNS_IMAGE": contents.coredns,
         "PROMETHEUS_IMAGE": contents.prometheus,

@@ -3,6 +3,7 @@
 import fcntl
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -79,8 +80,12 @@ def build_images() -> Images:
         with _locked(settings):
             _build_dependencies(settings, plan)
             for stage, reference in missing.items():
-                _deliver(settings, plan, stage, reference)
+                _deliver(plan, stage, reference)
             buildah.prune({*DEPENDENCIES, CONTROL, RUNTIME})
+    # On a cluster of the user's own the pods wait for their pull.
+    if not own_kubeconfig():
+        for stage, reference in wanted.items():
+            _pull(settings, stage, reference)
     return images
 
 
@@ -107,16 +112,25 @@ def load_image(name: str) -> str:
     return reference
 
 
-def _deliver(settings: Settings, plan: Plan, stage: str, reference: str) -> None:
+def _deliver(plan: Plan, stage: str, reference: str) -> None:
     if not buildah.has_image(plan.local(stage)):
         with step(f"build the {stage} image"):
             _build(plan, stage)
     with step(f"push the {stage} image"):
         _push(plan.local(stage), reference)
-    # Pulled before a pod asks for it; on a cluster of the user's own the pods wait for their pull.
-    if reference.startswith(settings.registry) and settings.containerd_socket.exists():
-        with step(f"pull the {stage} image to the node"):
-            runtime_store.pull(settings, reference)
+
+
+def _pull(settings: Settings, stage: str, reference: str) -> None:
+    """Bring an image to the nodes before a pod asks for it."""
+    nodes = [node for node in settings.nodes if node.containerd_socket.exists()]
+    lacking = [node for node in nodes if not runtime_store.has_image(node, reference)]
+    if lacking:
+        with step(f"pull the {stage} image to the nodes"), ThreadPoolExecutor() as at_once:
+            pulls = [
+                at_once.submit(runtime_store.pull, settings, node, reference) for node in lacking
+            ]
+            for pull in pulls:
+                pull.result()
 
 
 def _push(name: str, reference: str) -> None:

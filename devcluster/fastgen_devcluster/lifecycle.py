@@ -1,10 +1,8 @@
 """Brings the cluster up and tells how it is."""
 
 import fcntl
-import ssl
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,20 +22,20 @@ from fastgen_devcluster.packages import ensure_packages
 from fastgen_devcluster.process import Ledger
 from fastgen_devcluster.programs import Programs, ensure_programs, missing_modules
 from fastgen_devcluster.progress import console, step
-from fastgen_devcluster.runtime_store import containers, remove_containers
-from fastgen_devcluster.settings import API_PORT, Node, Settings
+from fastgen_devcluster.readiness import api_is_ready, wait, wait_for_deployment
+from fastgen_devcluster.runtime_store import answers, containers, remove_containers
+from fastgen_devcluster.settings import Node, Settings
 from fastgen_devcluster.teardown import leftovers, take_down
 
-PROCESSES = (
+OF_THE_CLUSTER = (
     "registry",
     "etcd",
-    "containerd",
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
-    "kubelet",
-    "kube-proxy",
+    "local-path-provisioner",
 )
+OF_A_NODE = ("containerd", "kubelet", "kube-proxy", "kube-router")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,61 +61,74 @@ def locked(settings: Settings) -> Iterator[None]:
         yield
 
 
+def processes(settings: Settings) -> tuple[str, ...]:
+    """The names on record of everything that runs when the cluster is up."""
+    of_nodes = (node.process(program) for node in settings.nodes for program in OF_A_NODE)
+    return (*OF_THE_CLUSTER, *of_nodes)
+
+
 def status(settings: Settings) -> Status:
     """How the cluster is, without changing anything."""
     ledger = Ledger(settings.records)
-    running = tuple(name for name in PROCESSES if ledger.find(name))
-    missing = tuple(name for name in PROCESSES if name not in running)
-    return Status(running, missing, "kube-apiserver" in running and _api_is_ready(settings))
+    wanted = processes(settings)
+    running = tuple(name for name in wanted if ledger.find(name))
+    missing = tuple(name for name in wanted if name not in running)
+    return Status(running, missing, "kube-apiserver" in running and api_is_ready(settings))
 
 
 def bring_up(settings: Settings) -> None:
     """Start what does not run yet and wait until pods find one another by name."""
     ensure_packages()
-    node = settings.node()
-    # Pods live in containerd's mounts and objects in etcd: nothing goes on without these two.
-    if {"containerd", "etcd"} & set(status(settings).missing) and leftovers(settings, node):
+    # Pods live in containerd's mounts and objects in etcd: nothing goes on without these.
+    vital = {"etcd", *(node.process("containerd") for node in settings.nodes)}
+    if vital & set(status(settings).missing) and leftovers(settings):
         with step("clean up after a cluster that ended halfway"):
-            take_down(settings, node)
+            take_down(settings)
     contents = cluster_contents.references(settings)
-    _prepare(settings, node, contents)
+    _prepare(settings, contents)
     programs = _compile(settings)
     with step("start the control plane"):
-        _start_control_plane(settings, node, programs)
+        _start_control_plane(settings, programs)
         cluster_contents.ensure_images(contents, programs)
-        _wait("the API server", 60, lambda: _api_is_ready(settings), settings)
-    with step("start the node"):
-        _start_node(settings, node, programs)
-        cluster = development(settings)
+        wait("the API server", 60, lambda: api_is_ready(settings), settings)
+    cluster = development(settings)
+    with step("start the nodes"):
         manifests = cluster_contents.manifests(settings, contents)
         kubectl(cluster, "apply", "--server-side", "--filename=-", stdin=manifests)
+        for node in settings.nodes:
+            _start_node(settings, node, programs)
+        _start_what_needs_nodes(settings, cluster, programs)
     with step("wait for DNS and Prometheus"):
-        _wait_for_deployment(cluster, "kube-system", "coredns")
-        _wait_for_deployment(cluster, "monitoring", "prometheus")
+        wait_for_deployment(cluster, "kube-system", "coredns")
+        wait_for_deployment(cluster, "monitoring", "prometheus")
 
 
-def _prepare(settings: Settings, node: Node, contents: Contents) -> None:
+def _prepare(settings: Settings, contents: Contents) -> None:
     """Everything that does not wait for the compiler: then images can be pushed and pulled."""
     ledger, logs = Ledger(settings.records), settings.logs
-    ensure_certificates(settings, [node])
-    configuration.write(settings, node, contents.pause)
-    network.create(settings, node)
-    control_groups.create(node.name)
-    ledger.start("registry", components.registry(settings, node), logs / "registry.log")
-    _wait("the registry", 20, lambda: registry.is_serving(settings.registry), settings)
-    fresh = not ledger.find("containerd")
-    _start_containerd(settings, node)
-    if fresh and containers(settings):
+    ensure_certificates(settings, settings.nodes)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    configuration.write(settings, contents.pause, contents.volume, memory // 2**20)
+    network.create(settings)
+    control_groups.create(settings.prefix, [node.group for node in settings.nodes])
+    ledger.start("registry", components.registry(settings), logs / "registry.log")
+    wait("the registry", 20, lambda: registry.is_serving(settings.registry), settings)
+    fresh = [node for node in settings.nodes if not ledger.find(node.process("containerd"))]
+    _start_containerds(settings)
+    stale = [node for node in fresh if containers(node)]
+    for node in stale:
         # Left on record by a crash: containerd must not remember them as having run.
-        remove_containers(settings)
-        ledger.stop(["containerd"], grace_seconds=5)
-        _start_containerd(settings, node)
+        remove_containers(node)
+        ledger.stop([node.process("containerd")], grace_seconds=5)
+    _start_containerds(settings)
 
 
-def _start_containerd(settings: Settings, node: Node) -> None:
-    log = settings.logs / "containerd.log"
-    Ledger(settings.records).start("containerd", components.containerd(settings, node), log)
-    _wait("containerd", 20, lambda: _containerd_answers(settings), settings)
+def _start_containerds(settings: Settings) -> None:
+    ledger = Ledger(settings.records)
+    for node in settings.nodes:
+        name = node.process("containerd")
+        ledger.start(name, components.containerd(node), settings.logs / f"{name}.log")
+    wait("containerd", 20, lambda: all(map(answers, settings.nodes)), settings)
 
 
 def _compile(settings: Settings) -> Programs:
@@ -135,59 +146,42 @@ def _compile(settings: Settings) -> Programs:
     return programs
 
 
-def _start_control_plane(settings: Settings, node: Node, programs: Programs) -> None:
+def _start_control_plane(settings: Settings, programs: Programs) -> None:
     ledger, logs = Ledger(settings.records), settings.logs
     if not ledger.find("kube-apiserver"):
         settings.audit_log.unlink(missing_ok=True)
-    ledger.start("etcd", components.etcd(settings, node, programs), logs / "etcd.log")
     for name, argv in (
-        ("kube-apiserver", components.apiserver(settings, node, programs)),
-        ("kube-controller-manager", components.controller_manager(settings, node, programs)),
-        ("kube-scheduler", components.scheduler(settings, node, programs)),
+        ("etcd", components.etcd(settings, programs)),
+        ("kube-apiserver", components.apiserver(settings, programs)),
+        ("kube-controller-manager", components.controller_manager(settings, programs)),
+        ("kube-scheduler", components.scheduler(settings, programs)),
     ):
         ledger.start(name, argv, logs / f"{name}.log")
 
 
 def _start_node(settings: Settings, node: Node, programs: Programs) -> None:
-    ledger, logs = Ledger(settings.records), settings.logs
-    runtime = ledger.find("containerd")
+    ledger = Ledger(settings.records)
+    runtime = ledger.find(node.process("containerd"))
     if runtime is None:
-        raise SetupError(f"containerd ended at once; see {logs}/containerd.log.")
-    kubelet = components.kubelet(settings, node, programs, runtime.pid)
-    ledger.start("kubelet", kubelet, logs / "kubelet.log")
-    proxy = components.proxy(settings, node, programs)
-    ledger.start("kube-proxy", proxy, logs / "kube-proxy.log")
+        log = settings.logs / f"{node.process('containerd')}.log"
+        raise SetupError(f"containerd ended at once; see {log}.")
+    for program, argv in (
+        ("kubelet", components.kubelet(node, programs, runtime.pid)),
+        ("kube-proxy", components.proxy(settings, node, programs)),
+    ):
+        name = node.process(program)
+        ledger.start(name, argv, settings.logs / f"{name}.log")
 
 
-def _containerd_answers(settings: Settings) -> bool:
-    try:
-        containers(settings)
-    except CommandError:
-        return False
-    return True
-
-
-def _api_is_ready(settings: Settings) -> bool:
-    pki = settings.certificates
-    try:
-        context = ssl.create_default_context(cafile=pki / "ca.crt")
-        context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
-        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-        url = f"https://{settings.node().address}:{API_PORT}/readyz"
-        with urllib.request.build_opener(*handlers).open(url, timeout=2) as answer:
-            return bool(answer.read() == b"ok")
-    except OSError:
-        return False
-
-
-def _wait(what: str, seconds: float, ready: Callable[[], bool], settings: Settings) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise SetupError(f"{what} is not ready after {seconds} s; see {settings.logs}.")
-        time.sleep(0.1)
-
-
-def _wait_for_deployment(cluster: Cluster, namespace: str, name: str) -> None:
-    target = ("rollout", "status", f"deployment/{name}", f"--namespace={namespace}")
-    kubectl(cluster, *target, "--timeout=90s")
+def _start_what_needs_nodes(settings: Settings, cluster: Cluster, programs: Programs) -> None:
+    names = [f"node/{node.name}" for node in settings.nodes]
+    for name in names:
+        # One by one: of several it reports the first that is not there yet.
+        kubectl(cluster, "wait", "--for=create", name, "--timeout=60s")
+    ledger, logs = Ledger(settings.records), settings.logs
+    for node in settings.nodes:
+        name = node.process("kube-router")
+        ledger.start(name, components.router(settings, node, programs), logs / f"{name}.log")
+    volumes = components.provisioner(settings, programs)
+    ledger.start("local-path-provisioner", volumes, logs / "local-path-provisioner.log")
+    kubectl(cluster, "wait", "--for=condition=Ready", *names, "--timeout=60s")

@@ -21,6 +21,7 @@ TOOLS = {
     "docker-registry": "docker-registry",
     "gcc": "gcc",
     "ip": "iproute2",
+    "ipset": "ipset",
     "iptables": "iptables",
     "nsenter": "util-linux",
     "openssl": "openssl",

@@ -16,6 +16,7 @@ from fastgen_devcluster.toolchain import ensure_go
 
 KUBERNETES_VERSION = "v1.35.4"
 HELM_VERSION = "v4.3.1"
+KWOK_VERSION = "v0.8.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,17 @@ PROMETHEUS = Module(
     ("github.com/prometheus/prometheus/cmd/prometheus",),
     tags="netgo,remove_all_sd,enable_kubernetes_sd",
 )
-MODULES = (KUBERNETES, ETCD, COREDNS, HELM, PROMETHEUS)
+KUBE_ROUTER = Module("kube-router", ("github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",))
+LOCAL_PATH_PROVISIONER = Module(
+    "local-path-provisioner", ("github.com/rancher/local-path-provisioner",)
+)
+MODULES = (KUBERNETES, ETCD, COREDNS, HELM, PROMETHEUS, KUBE_ROUTER, LOCAL_PATH_PROVISIONER)
+# Compiled when a test first wants nodes without machines.
+KWOK = Module(
+    "kwok",
+    ("sigs.k8s.io/kwok/cmd/kwok",),
+    (f"sigs.k8s.io/kwok/pkg/consts.Version={KWOK_VERSION}",),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +127,21 @@ class Programs:
     def prometheus(self) -> Path:
         """The metrics store."""
         return PROMETHEUS.home(self.cache) / "prometheus"
+
+    @property
+    def kube_router(self) -> Path:
+        """The enforcer of NetworkPolicies."""
+        return KUBE_ROUTER.home(self.cache) / "kube-router"
+
+    @property
+    def local_path_provisioner(self) -> Path:
+        """The maker of volumes."""
+        return LOCAL_PATH_PROVISIONER.home(self.cache) / "local-path-provisioner"
+
+    @property
+    def kwok(self) -> Path:
+        """The pretender of nodes; not there before somebody asked for its module."""
+        return KWOK.home(self.cache) / "kwok"
 
 
 def missing_modules(cache: Path, modules: Iterable[Module] = MODULES) -> list[Module]:

@@ -1,28 +1,42 @@
-"""Looks into containerd's store."""
+"""Looks into the containerd of a node."""
 
-from fastgen_devcluster.command import run
-from fastgen_devcluster.settings import Settings
-
-
-def _ctr(settings: Settings, *words: str) -> str:
-    return run("ctr", "--address", settings.containerd_socket, "--namespace", "k8s.io", *words)
+from fastgen_devcluster.command import CommandError, run
+from fastgen_devcluster.settings import Node, Settings
 
 
-def containers(settings: Settings) -> list[str]:
+def _ctr(node: Node, *words: str) -> str:
+    return run("ctr", "--address", node.containerd_socket, "--namespace", "k8s.io", *words)
+
+
+def answers(node: Node) -> bool:
+    """Whether containerd is there to be asked."""
+    try:
+        containers(node)
+    except CommandError:
+        return False
+    return True
+
+
+def containers(node: Node) -> list[str]:
     """The containers on record, running or not."""
-    return _ctr(settings, "containers", "list", "--quiet").split()
+    return _ctr(node, "containers", "list", "--quiet").split()
 
 
-def remove_containers(settings: Settings) -> None:
+def remove_containers(node: Node) -> None:
     """Forget containers whose processes are gone, with their file systems."""
-    found = containers(settings)
-    for name in _ctr(settings, "tasks", "list", "--quiet").split():
-        _ctr(settings, "tasks", "delete", "--force", name)
+    found = containers(node)
+    for name in _ctr(node, "tasks", "list", "--quiet").split():
+        _ctr(node, "tasks", "delete", "--force", name)
     if found:
-        _ctr(settings, "containers", "delete", *found)
+        _ctr(node, "containers", "delete", *found)
 
 
-def pull(settings: Settings, reference: str) -> None:
+def has_image(node: Node, reference: str) -> bool:
+    """Whether the node has the image."""
+    return reference in _ctr(node, "images", "list", "--quiet", f"name=={reference}").split()
+
+
+def pull(settings: Settings, node: Node, reference: str) -> None:
     """Bring an image to the node and unpack it."""
     hosts = ("--hosts-dir", str(settings.state / "registries"))
-    _ctr(settings, "images", "pull", *hosts, reference)
+    _ctr(node, "images", "pull", *hosts, reference)

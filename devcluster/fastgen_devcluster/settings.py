@@ -13,20 +13,45 @@ ROOM = REPOSITORY / "devcluster"
 API_PORT = 6443
 REGISTRY_PORT = 5000
 MAX_INDEX = 15
+NODE_COUNT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One kubelet with its network namespace and its share of the addresses."""
+    """One kubelet and containerd with their namespace, directory and share of the addresses."""
 
+    number: int
     name: str
     address: str
     pod_cidr: str
+    # What the node's programs keep; the images in it outlive `down`.
+    home: Path
+    # Below every hierarchy of control groups.
+    group: str
 
     @property
     def netns(self) -> Path:
         """The file that keeps the node's network namespace alive."""
-        return Path("/run/netns") / self.name
+        return network_namespace(self.name)
+
+    @property
+    def zone(self) -> str:
+        """The value of its label topology.kubernetes.io/zone."""
+        return f"zone-{self.number}"
+
+    @property
+    def containerd_socket(self) -> Path:
+        """Where the node's containerd listens."""
+        return self.home / "containerd" / "sock"
+
+    def process(self, program: str) -> str:
+        """The name on record of the process that runs this program for the node."""
+        return f"{program}-{self.number}"
+
+
+def network_namespace(name: str) -> Path:
+    """The file that keeps the network namespace of this name alive."""
+    return Path("/run/netns") / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +79,11 @@ class Settings:
     def prefix(self) -> str:
         """What the names of namespaces, interfaces and cgroups start with."""
         return "fastgen" if self.index == 0 else f"fastgen{self.index}"
+
+    @property
+    def switch(self) -> str:
+        """The network namespace in which the cables of the nodes and of this machine meet."""
+        return f"{self.prefix}-switch"
 
     @property
     def host_interface(self) -> str:
@@ -86,11 +116,20 @@ class Settings:
 
     def node(self, number: int = 0) -> Node:
         """The node of this number; node 0 also runs the control plane and the registry."""
+        name = f"{self.prefix}-{number}"
         return Node(
-            name=f"{self.prefix}-{number}",
+            number=number,
+            name=name,
             address=f"10.197.{self.index}.{2 + number}",
             pod_cidr=f"10.199.{16 * self.index + number}.0/24",
+            home=self.state / f"node-{number}",
+            group=f"{self.prefix}/{name}",
         )
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, the one with the control plane first."""
+        return tuple(self.node(number) for number in range(NODE_COUNT))
 
     @property
     def registry(self) -> str:
@@ -126,8 +165,3 @@ class Settings:
     def records(self) -> Path:
         """The processes that were started."""
         return self.state / "run"
-
-    @property
-    def containerd_socket(self) -> Path:
-        """Where containerd listens."""
-        return self.state / "containerd" / "sock"

@@ -114,8 +114,9 @@ def test_status_tells_that_it_is_up(cluster: Cluster) -> None:
 
 def test_kubectl_and_helm_pass_through(cluster: Cluster) -> None:
     nodes = json.loads(devcluster("kubectl", "get", "nodes", "--output=json").stdout)["items"]
-    assert [node["metadata"]["name"] for node in nodes] == [Settings.from_environment().node().name]
-    assert nodes[0]["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.4"
+    wanted = [node.name for node in Settings.from_environment().nodes]
+    assert sorted(node["metadata"]["name"] for node in nodes) == wanted
+    assert {node["status"]["nodeInfo"]["kubeletVersion"] for node in nodes} == {"v1.35.4"}
     refused = devcluster("kubectl", "get", "no-such-thing")
     assert refused.returncode == 1
     assert "no-such-thing" in refused.stderr
@@ -181,7 +182,8 @@ def test_prometheus_scrapes_annotated_pods_and_says_where_they_are(
     (sample,) = eventually(samples)
     assert sample["value"][1] == "42"
     assert sample["metric"]["pod"] == pod
-    assert sample["metric"]["node"] == Settings.from_environment().node().name
+    where = ("get", "pod", pod, f"--namespace={NAMESPACE}", "--output=jsonpath={.spec.nodeName}")
+    assert sample["metric"]["node"] == kubectl(cluster, *where)
 
 
 def test_what_a_killed_build_has_left_mounted_is_removed() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastgen_devcluster.command import run
-from fastgen_devcluster.network import inside
+from fastgen_devcluster.network import inside, namespaces
 from fastgen_devcluster.packages import require_root
 from fastgen_devcluster.process import Ledger, in_network
 from fastgen_devcluster.settings import Settings
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     cache = Settings.from_environment().cache
     settings = Settings(state=tmp_path / "state", cache=cache, index=7)
     yield settings
-    if leftovers(settings, settings.node()):
+    if leftovers(settings):
         devcluster(settings, "down")
 
 
@@ -48,22 +48,26 @@ def kill(settings: Settings, *names: str) -> None:
         os.kill(identity.pid, signal.SIGKILL)
 
 
-def has_routes(settings: Settings) -> bool:
-    return settings.pod_cidr in run("ip", "route", "show")
+def routes(settings: Settings) -> int:
+    """How many of the nodes the host knows the way to."""
+    shown = run("ip", "route", "show")
+    return sum(node.pod_cidr in shown for node in settings.nodes)
 
 
 def traces(settings: Settings) -> dict[str, set[str]]:
     """What on this machine bears the cluster's name, its state's path or its addresses."""
-    node, state = settings.node(), str(settings.state)
-    marks = {node.name, settings.host_interface, settings.host_address, state}
-    marks |= {cidr.rpartition(".")[0] for cidr in (settings.service_cidr, settings.pod_cidr)}
+    names = {settings.switch, *(node.name for node in settings.nodes)}
+    marks = {*names, settings.host_interface, settings.host_address, str(settings.state)}
+    cidrs = (settings.service_cidr, *(node.pod_cidr for node in settings.nodes))
+    marks |= {cidr.rpartition(".")[0] for cidr in cidrs}
 
     def ours(lines: Iterable[str]) -> set[str]:
         return {line for line in lines if any(mark in line for mark in marks)}
 
-    groups = Path("/sys/fs/cgroup").rglob(f"{node.name}*")
+    groups = Path("/sys/fs/cgroup").rglob(f"{settings.prefix}*")
+    found = [one for netns in namespaces(settings) for one in in_network(netns)]
     return {
-        "processes": {str(one.pid) for one in in_network(node.netns)} | ours(command_lines()),
+        "processes": {str(one.pid) for one in found} | ours(command_lines()),
         "mounts": ours(Path("/proc/self/mountinfo").read_text().splitlines()),
         "namespaces": ours(run("ip", "netns", "list").splitlines()),
         "interfaces": ours(run("ip", "-oneline", "link", "show").splitlines()),
@@ -97,27 +101,26 @@ def test_down_leaves_nothing(settings: Settings) -> None:
     devcluster(settings, "up")
     assert remaining(settings).keys() == traces(settings).keys()
     # As after an interruption: it runs in the cluster's network, and no record tells of it.
-    stray = subprocess.Popen(inside(settings.node(), "sleep", "600"))
+    strays = [subprocess.Popen(inside(netns, "sleep", "600")) for netns in namespaces(settings)]
     devcluster(settings, "down")
-    assert stray.wait(timeout=5) == -signal.SIGKILL
+    assert [stray.wait(timeout=5) for stray in strays] == [-signal.SIGKILL] * len(strays)
     assert remaining(settings) == {}
     assert rules() == rules_before
 
 
 @pytest.mark.slow
 def test_down_leaves_nothing_even_after_crashes(settings: Settings) -> None:
-    node = settings.node()
     devcluster(settings, "up")
-    assert has_routes(settings)
-    kill(settings, "kube-apiserver", "kubelet")
+    assert routes(settings) == len(settings.nodes)
+    kill(settings, "kube-apiserver", "kubelet-0", "kube-router-1")
     devcluster(settings, "up")
-    kill(settings, "containerd")
+    kill(settings, "containerd-1")
     devcluster(settings, "up")
     kill(settings)
-    assert leftovers(settings, node), "the pods of a crashed cluster live on"
+    assert leftovers(settings), "the pods of a crashed cluster live on"
     devcluster(settings, "up")
-    kill(settings, "containerd", "etcd")
+    kill(settings, "containerd-0", "containerd-1", "etcd")
     devcluster(settings, "down")
-    assert leftovers(settings, node) == []
-    assert not has_routes(settings)
+    assert leftovers(settings) == []
+    assert routes(settings) == 0
     devcluster(settings, "down")

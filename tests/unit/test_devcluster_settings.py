@@ -14,7 +14,8 @@ from fastgen_devcluster.certificates import holders
 from fastgen_devcluster.cluster import Cluster
 from fastgen_devcluster.contents import Contents, manifests
 from fastgen_devcluster.errors import SetupError
-from fastgen_devcluster.programs import MODULES, Module
+from fastgen_devcluster.lifecycle import processes
+from fastgen_devcluster.programs import KWOK, MODULES, Module
 from fastgen_devcluster.progress import format_seconds
 from fastgen_devcluster.settings import MAX_INDEX, Settings
 from fastgen_devcluster.toolchain import MINIMUM_GO, parse_go_version
@@ -54,8 +55,18 @@ def test_a_node_lies_in_the_addresses_of_its_cluster() -> None:
     assert SETTINGS.node(0).pod_cidr != SETTINGS.node(1).pod_cidr
 
 
+def test_nodes_share_no_name_no_directory_and_no_group() -> None:
+    nodes = SETTINGS.nodes
+    assert len(nodes) == 2
+    for of in ("name", "address", "pod_cidr", "home", "group", "zone", "containerd_socket"):
+        assert len({getattr(node, of) for node in nodes}) == len(nodes), of
+    names = processes(SETTINGS)
+    assert len(set(names)) == len(names)
+    assert {"etcd", "kubelet-0", "kubelet-1", "kube-router-1"} <= set(names)
+
+
 def test_the_server_certificate_covers_every_address_of_the_api() -> None:
-    server = holders(SETTINGS, [SETTINGS.node()])[0]
+    server = holders(SETTINGS, SETTINGS.nodes)[0]
     assert {"IP:10.197.0.2", "IP:10.198.0.1"} <= set(server.addresses)
 
 
@@ -74,20 +85,41 @@ def test_only_writes_are_audited() -> None:
 
 
 def test_a_kubelet_keeps_its_images_and_its_own_groups() -> None:
-    document = yaml.safe_load(configuration.kubelet(SETTINGS, SETTINGS.node()))
-    assert document["cgroupRoot"] == "/fastgen-0"
+    document = yaml.safe_load(configuration.kubelet(SETTINGS, SETTINGS.node(), 24000))
+    assert document["cgroupRoot"] == "/fastgen/fastgen-0"
     assert document["imageGCHighThresholdPercent"] == 100
     assert document["evictionHard"] == {}
 
 
+def test_the_nodes_offer_the_machines_memory_once() -> None:
+    total = 24105
+    offered = 0
+    for node in SETTINGS.nodes:
+        reserved = yaml.safe_load(configuration.kubelet(SETTINGS, node, total))["systemReserved"]
+        offered += total - int(reserved["memory"].removesuffix("Mi"))
+    assert abs(offered - total) <= len(SETTINGS.nodes)
+
+
+def test_volumes_lie_below_what_down_removes() -> None:
+    classes = json.loads(configuration.storage(SETTINGS))["storageClassConfigs"]
+    assert classes["shared"] == {"sharedFileSystemPath": "/state/volumes"}
+    paths = {entry["node"]: entry["paths"] for entry in classes["local-path"]["nodePathMap"]}
+    assert paths == {
+        "fastgen-0": ["/state/node-0/volumes"],
+        "fastgen-1": ["/state/node-1/volumes"],
+    }
+
+
 def test_the_pod_network_is_the_nodes_share() -> None:
-    document = json.loads(configuration.pod_network(SETTINGS, SETTINGS.node(1)))
+    document = json.loads(configuration.pod_network(SETTINGS.node(1)))
     (bridge,) = document["plugins"]
     assert bridge["ipam"]["ranges"] == [[{"subnet": "10.199.1.0/24"}]]
 
 
 def test_manifests_name_their_images_and_addresses() -> None:
-    text = manifests(SETTINGS, Contents("pause", "registry/coredns:1", "registry/prometheus:2"))
+    text = manifests(
+        SETTINGS, Contents("pause", "registry/coredns:1", "registry/prometheus:2", "volume")
+    )
     documents = list(yaml.safe_load_all(text))
     images = {
         container["image"]
@@ -101,7 +133,7 @@ def test_manifests_name_their_images_and_addresses() -> None:
     assert services["kube-dns"]["spec"]["clusterIP"] == "10.198.0.10"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+@pytest.mark.parametrize("module", [*MODULES, KWOK], ids=lambda module: module.name)
 def test_every_program_is_pinned_and_its_sums_are_committed(module: Module) -> None:
     assert (module.source / "go.mod").exists()
     assert (module.source / "go.sum").exists()
