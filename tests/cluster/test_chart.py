@@ -1,7 +1,6 @@
 """What real Helm makes of the chart, and what a real API server thinks of it."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +54,11 @@ def test_images_must_be_named(cluster: Commands) -> None:
         ("prometheus.url=http://user:word@prometheus", "/prometheus/url"),
         ("watchNamespaces[0]=Not_A_Name", "/watchNamespaces/0"),
         ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
+        ("rbac.aggregateRoles=auto", "/rbac/aggregateRoles"),
+        ("scaling.frozen=yes", "/scaling/frozen': got string, want boolean"),
+        ("scaling.freeze=true", "'freeze' not allowed"),
+        ("test.timeoutSeconds=0", "minimum: got 0, want 1"),
+        ("operator.podAnnotations.count=3", "/operator/podAnnotations/count': got number"),
     ],
 )
 def test_typos_are_refused_by_name(cluster: Commands, flag: str, complaint: str) -> None:
@@ -97,9 +101,7 @@ def test_rights_are_for_the_cluster_or_for_the_listed_namespaces(cluster: Comman
     everywhere = rendered(cluster, "x", "--set=rbac.aggregateRoles=false")
     (wide,) = of_kind(everywhere, "ClusterRole")
     assert not of_kind(everywhere, "Role")
-    listed = rendered(cluster, "x", "--set=rbac.aggregateRoles=false,watchNamespaces={m,n}")
-    assert not of_kind(listed, "ClusterRole")
-    assert not of_kind(listed, "ClusterRoleBinding")
+    listed = rendered(cluster, "x", "--set=watchNamespaces={m,n}")
     roles = of_kind(listed, "Role")
     assert [role["metadata"]["namespace"] for role in roles] == ["m", "n"]
     assert all(role["rules"] == wide["rules"] for role in roles)
@@ -111,6 +113,30 @@ def test_rights_are_for_the_cluster_or_for_the_listed_namespaces(cluster: Comman
         assert not [word for word in words if "*" in word or "secret" in word]
 
 
+def test_an_installation_for_listed_namespaces_makes_nothing_outside_but_the_definition(
+    cluster: Commands,
+) -> None:
+    listed = rendered(cluster, "x", "--set=watchNamespaces={m,n}")
+    outside = {found["kind"] for found in listed if "namespace" not in found["metadata"]}
+    assert outside == {"CustomResourceDefinition"}
+    assert {found["metadata"].get("namespace") for found in listed} == {None, "x", "m", "n"}
+
+
+@pytest.mark.parametrize(
+    ("values", "made"),
+    [
+        ("rbac.aggregateRoles=Auto", True),
+        ("rbac.aggregateRoles=Auto,watchNamespaces={m}", False),
+        ("rbac.aggregateRoles=true,watchNamespaces={m}", True),
+        ("rbac.aggregateRoles=false", False),
+    ],
+)
+def test_users_roles_follow_what_is_served(cluster: Commands, values: str, made: bool) -> None:
+    roles = of_kind(rendered(cluster, "x", f"--set={values}"), "ClusterRole")
+    names_of_roles = {role["metadata"]["name"] for role in roles}
+    assert ({f"{RELEASE}-view", f"{RELEASE}-edit"} <= names_of_roles) is made
+
+
 @pytest.fixture(scope="module")
 def restricted(cluster: Commands, namespace: str) -> str:
     """The namespace, with the strictest Pod Security standard."""
@@ -119,15 +145,55 @@ def restricted(cluster: Commands, namespace: str) -> str:
     return namespace
 
 
-@pytest.mark.parametrize("flag", ["rbac.aggregateRoles=true", "test.deployment=chat"])
+VALUE_SETS = {
+    "defaults": (),
+    "test of a deployment": ("test.deployment=chat,test.namespace=models,test.timeoutSeconds=5",),
+    "listed namespace": ("watchNamespaces={NAMESPACE},crds.enabled=false",),
+    "roles for users": ("rbac.aggregateRoles=true,watchNamespaces={NAMESPACE}",),
+    "own names": (
+        "serviceAccount.name=someone,fullnameOverride=a-name-that-is-exactly-fifty-characters-long-12345",
+    ),
+    "pull secrets and Envoy": (
+        "images.pullSecrets={one,two.example},images.envoy=envoy:1,images.pullPolicy=Always",
+    ),
+    "where the operator runs": (
+        "operator.nodeSelector.disk=ssd,operator.priorityClassName=system-cluster-critical",
+        "operator.tolerations[0].key=infra,operator.tolerations[0].operator=Exists",
+        "operator.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+        ".nodeSelectorTerms[0].matchExpressions[0].key=disk,"
+        "operator.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+        ".nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
+    ),
+    "annotations and resources": (
+        "operator.podAnnotations.team=serving,serviceAccount.annotations.role=none",
+        "operator.resources.limits.memory=1Gi,operator.resources.requests=null",
+    ),
+    "frozen, loud, with Prometheus": (
+        "scaling.frozen=true,logLevel=DEBUG,prometheus.url=https://prometheus.example/base",
+    ),
+}
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
 def test_api_server_accepts_all_of_it_under_restricted_pod_security(
-    cluster: Commands, restricted: str, flag: str
+    cluster: Commands, restricted: str, values: tuple[str, ...]
 ) -> None:
-    objects = rendered(cluster, restricted, "--set", flag)
+    flags = [f"--set={each.replace('NAMESPACE', restricted)}" for each in values]
+    objects = rendered(cluster, restricted, *flags)
     objects = [found for found in objects if found["kind"] != "CustomResourceDefinition"]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     words = ("create", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-")
-    cluster.kubectl(*words, stdin=text)
+    made = cluster.kubectl(*words, stdin=text)
+    assert len(made.splitlines()) == len(objects)
+
+
+def test_the_longest_name_of_a_release_fits(cluster: Commands, restricted: str) -> None:
+    name = "r" * 53
+    text = cluster.helm("template", name, str(CHART), "-n", restricted, IMAGES)
+    objects = [found for found in yaml.safe_load_all(text) if found]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [
+        found for found in objects if found["kind"] != "CustomResourceDefinition"]})  # fmt: skip
+    cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=text)
 
 
 @pytest.fixture(scope="module")
@@ -195,44 +261,6 @@ def test_operator_has_no_rights_elsewhere(cluster: Commands, installed: str) -> 
     cluster.kubectl("auth", "can-i", "list", names.PLURAL, identity, "-n", installed)
     with pytest.raises(CommandError, match=": no"):
         cluster.kubectl("auth", "can-i", "list", names.PLURAL, identity, "-n", "default")
-
-
-@pytest.fixture
-def older_chart(tmp_path: Path) -> Path:
-    """A chart with the definition alone, under another group, before a field was added."""
-    chart = tmp_path / "older"
-    shutil.copytree(CHART, chart)
-    for template in (chart / "templates").glob("*.*"):
-        if template.name not in ("crds.yaml", "_helpers.tpl"):
-            template.unlink()
-    crd = chart / "templates/crds.yaml"
-    text = crd.read_text().replace("fastgen.dev", "upgrade.fastgen.dev").replace("[fgd]", "[]")
-    crd.write_text(text)
-    newer = tmp_path / "newer"
-    shutil.copytree(chart, newer)
-    crd.write_text(text.replace("coldStartSeconds:", "fieldBeforeItsTime:"))
-    return chart
-
-
-def test_upgrade_brings_new_fields_and_removal_keeps_the_definition(
-    cluster: Commands, namespace: str, older_chart: Path
-) -> None:
-    crd = f"{names.PLURAL}.upgrade.{names.GROUP}"
-    get = ("get", "crd", crd, "--ignore-not-found", "-o=json")
-    where = ("-n", namespace)
-    cluster.helm("install", "definition", str(older_chart), *where)
-    try:
-        assert "coldStartSeconds" not in cluster.kubectl(*get)
-        newer = str(older_chart.parent / "newer")
-        cluster.helm("upgrade", "definition", newer, *where)
-        assert "coldStartSeconds" in cluster.kubectl(*get)
-        cluster.helm("uninstall", "definition", *where)
-        assert "coldStartSeconds" in cluster.kubectl(*get)
-        cluster.helm("install", "definition", newer, *where, "--set=crds.keep=false")
-        cluster.helm("uninstall", "definition", *where)
-        cluster.kubectl("wait", "--for=delete", f"crd/{crd}", "--timeout=60s")
-    finally:
-        cluster.kubectl("delete", "crd", crd, "--ignore-not-found")
 
 
 def test_test_pod_carries_the_script_whole(cluster: Commands, tmp_path: Path) -> None:

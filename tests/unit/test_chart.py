@@ -1,5 +1,6 @@
 """The chart's own parts against one another; what Helm makes of them is tested with Helm."""
 
+import copy
 import json
 import os
 import re
@@ -11,8 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fastgen_api import names
 from fastgen_api.spec import parse
@@ -67,6 +71,53 @@ def test_schema_refuses_typos_at_every_level() -> None:
     assert all(found["additionalProperties"] is False for found in schema_objects(SCHEMA))
 
 
+def paths(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key of the values, sections included."""
+    for name, value in values.items():
+        yield (*path, name)
+        if isinstance(value, dict) and value and ".".join((*path, name)) not in OPEN_ENDED:
+            yield from paths(value, (*path, name))
+
+
+def values_with(path: tuple[str, ...], name: str, value: Any) -> dict[str, Any]:
+    """The values, with one more key beside the one that `path` leads to."""
+    changed: dict[str, Any] = copy.deepcopy(VALUES)
+    section = changed
+    for step in path[:-1]:
+        section = section[step]
+    section[name] = value
+    return changed
+
+
+def complaints(values: dict[str, Any]) -> list[str]:
+    return [error.message for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(values)]
+
+
+@given(st.data())
+def test_every_key_misspelt_is_refused_by_name(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted(paths(VALUES))))
+    name = path[-1]
+    at = data.draw(st.integers(0, len(name) - 1))
+    letter = data.draw(st.sampled_from("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+    typo = data.draw(
+        st.sampled_from([name[:at] + name[at + 1 :], name[:at] + letter + name[at:],
+                         name[:at] + letter + name[at + 1 :]])
+    )  # fmt: skip
+    siblings = {each[-1] for each in paths(VALUES) if each[:-1] == path[:-1]}
+    assume(typo not in siblings | {"global"})
+    (complaint,) = complaints(values_with(path, typo, 1))
+    assert repr(typo) in complaint
+
+
+@given(path=st.sampled_from(sorted(paths(VALUES))), value=st.sampled_from([[[]], 1.5, -1]))
+def test_a_value_of_a_wrong_type_is_refused(path: tuple[str, ...], value: Any) -> None:
+    assert complaints(values_with(path, path[-1], value))
+
+
+def test_the_values_themselves_are_accepted() -> None:
+    assert complaints(VALUES) == []
+
+
 def dug() -> dict[str, Any]:
     """Values that templates read with `dig`, and the defaults that they name."""
     words = r'dig ((?:"[A-Za-z]+" )+)(\S+) \.Values\.AsMap'
@@ -82,7 +133,7 @@ def test_every_value_is_used_and_every_use_is_a_value() -> None:
 
 
 def test_new_values_are_read_so_that_an_upgrade_with_reused_values_gets_their_defaults() -> None:
-    """Helm then knows only the values of the chart before: `.Values.new.value` would be an error."""
+    """Helm then knows only the values of the chart before: `.Values.new.value` is an error."""
     with tarfile.open(PREVIOUS_CHART) as archive:
         member = archive.extractfile("fastgen/values.yaml")
         assert member
