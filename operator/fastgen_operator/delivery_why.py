@@ -1,0 +1,58 @@
+"""Says why a model is not there yet."""
+
+from typing import Final
+
+from fastgen_api.names import DeliveryField, DeliveryState, StartupFailure
+from fastgen_api.spec import KubernetesObject, Spec
+from fastgen_operator.ailments import first_ailment
+from fastgen_operator.delivery import foreign_claim_name
+from fastgen_operator.delivery_seen import Seen, condition, phase_of
+from fastgen_operator.delivery_words import claim_not_found, failed_for_good, unbound_claim
+from fastgen_operator.observed import UNSCHEDULABLE, Problem
+from fastgen_operator.owner import Owner
+
+DOWNLOADING: Final = "Downloading"
+CLAIM_NOT_FOUND: Final = "ClaimNotFound"
+CLAIM_PENDING: Final = "ClaimPending"
+
+
+def why_failed(seen: Seen) -> Problem:
+    """Why a download is not tried again, and what to do."""
+    told = condition(seen.job, "Failed").get("message", "") if seen.job else ""
+    why = seen.own_words or Problem(StartupFailure.DOWNLOAD_FAILED, told)
+    return Problem(why.reason, failed_for_good(why.message, seen.job_name))
+
+
+def why_waiting(owner: Owner, spec: Spec, seen: Seen, share: str) -> Problem:
+    """Why a model that is on its way is not there yet; `share` tells how much of it is."""
+    if seen.pod is None:
+        job = seen.job_name
+        words = f"Job {job} has made no pod yet; `kubectl describe job {job}` tells why"
+        return Problem(DOWNLOADING, words)
+    match phase_of(seen.pod):
+        case "Pending":
+            return _why_pending(owner, spec, seen, seen.pod)
+        case "Failed":
+            words = seen.own_words
+            ended = words.message.rstrip(".") if words else "the last attempt ended early"
+            return Problem(DOWNLOADING, f"{share}: {ended}; it is tried again")
+    told = seen.report.get(DeliveryField.MESSAGE)
+    if seen.state == DeliveryState.DOWNLOADING and told:
+        return Problem(DOWNLOADING, f"{share}: {told}")
+    return Problem(DOWNLOADING, share)
+
+
+def _why_pending(owner: Owner, spec: Spec, seen: Seen, pod: KubernetesObject) -> Problem:
+    """Why the download's pod does not start: its claim, the scheduler, its containers."""
+    name = foreign_claim_name(owner.name, spec.model)
+    if name and seen.claim is None:
+        field = "spec.model.cache.claimName"
+        return Problem(CLAIM_NOT_FOUND, claim_not_found(field, name, owner.namespace))
+    ailment = first_ailment([pod])
+    has_no_node = ailment is None or ailment.reason == UNSCHEDULABLE
+    if seen.claim is not None and phase_of(seen.claim) == "Pending" and has_no_node:
+        scheduler = f" (scheduler: {ailment.message})" if ailment and ailment.message else ""
+        return Problem(CLAIM_PENDING, unbound_claim(seen.claim) + scheduler)
+    if ailment:
+        return Problem(ailment.reason, f"the download cannot start: {ailment.message}")
+    return Problem(DOWNLOADING, "the download is starting")
