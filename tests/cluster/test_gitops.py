@@ -105,3 +105,16 @@ def test_a_manifest_that_is_applied_again(
     spec = json.loads(kubectl("get", "fgd", name, "-o", "json"))["spec"]
     assert spec["replicas"] == (SCALED if outcome == REFUSED else outcome)
     assert spec["slo"]["targetPercent"] == ("90" if outcome == REFUSED else "91")
+
+
+def test_replicas_are_taken_out_of_a_manifest_without_a_fall(
+    cluster: Commands, namespace: str
+) -> None:
+    kubectl = lambda *words, stdin="": cluster.kubectl("-n", namespace, *words, stdin=stdin)  # noqa: E731
+    kubectl("apply", "-f", "-", stdin=json.dumps(manifest("handed-over", 1, "90")))
+    kubectl("scale", "fgd", "handed-over", f"--replicas={SCALED}")
+    without = json.dumps(manifest("handed-over", None, "91"))
+    kubectl("apply", "set-last-applied", "-f", "-", stdin=without)
+    kubectl("apply", "-f", "-", stdin=without)
+    spec = json.loads(kubectl("get", "fgd", "handed-over", "-o", "json"))["spec"]
+    assert (spec["replicas"], spec["slo"]["targetPercent"]) == (SCALED, "91")
