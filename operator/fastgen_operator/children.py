@@ -21,8 +21,9 @@ from fastgen_operator.delivery_children import delivery_children
 from fastgen_operator.delivery_pod import model_in_pod
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
 from fastgen_operator.owner import Owner
+from fastgen_operator.privileges import check_privileges
 from fastgen_operator.protection import protection_children
-from fastgen_operator.replica import replica_children
+from fastgen_operator.replica import replica_children, their_template
 from fastgen_operator.settings import Settings
 
 Id: TypeAlias = tuple[str, str]
@@ -47,27 +48,47 @@ def make_children(
 
     `delivery` tells how far the model is; None: nothing was observed. Until it is delivered, the
     replicas' Deployment is as it runs, or left out. Raises merge.TemplateError when
-    `spec.podTemplate` cannot be merged.
+    `spec.podTemplate` cannot be merged, or asks for more than the settings allow.
     """
     delivery = delivery or not_started(owner.name, spec.model)
     children = [
-        *replica_children(
-            owner, spec, settings.images, model_in_pod(owner, spec, settings, delivery)
-        ),
+        *_before_gate(owner, spec, settings, delivery),
         *delivery_children(owner, spec, settings, delivery),
         *balancer_children(owner, spec, settings.images, settings.prometheus_url),
         *protection_children(owner, spec, settings.network_policies),
     ]
-    declared = {
-        names.replica_name(owner.name): declared_fingerprint(spec, *_delivered(spec, delivery)),
-        # The one setting of the operator that reaches running pods.
-        names.balancer_name(owner.name): declared_fingerprint(spec, settings.prometheus_url),
-    }
     for child in children:
-        if child["kind"] == "Deployment":
-            _mark(child, declared[child["metadata"]["name"]])
+        if id_of(child) == ("Deployment", names.balancer_name(owner.name)):
+            # The one setting of the operator that reaches running pods.
+            _mark(child, declared_fingerprint(spec, settings.prometheus_url))
     gated = _behind_gate(children, names.replica_name(owner.name), delivery)
     return tuple(sorted(gated, key=lambda child: CHILD_KINDS.index(child["kind"])))
+
+
+def wanted_replicas(
+    owner: Owner, spec: Spec, settings: Settings, delivery: Delivery | None = None
+) -> KubernetesObject:
+    """The replicas' Deployment as the spec wants it, whether or not its model is there yet.
+
+    Raises merge.TemplateError as `make_children` does.
+    """
+    delivery = delivery or not_started(owner.name, spec.model)
+    children = _before_gate(owner, spec, settings, delivery)
+    return next(child for child in children if child["kind"] == "Deployment")
+
+
+def _before_gate(
+    owner: Owner, spec: Spec, settings: Settings, delivery: Delivery
+) -> tuple[KubernetesObject, ...]:
+    model = model_in_pod(owner, spec, settings, delivery)
+    children = replica_children(owner, spec, settings.images, model)
+    name = names.replica_name(owner.name)
+    for child in children:
+        if child["kind"] == "Deployment":
+            template = child["spec"]["template"]
+            check_privileges(settings.pod_templates, template, their_template(spec), name)
+            _mark(child, declared_fingerprint(spec, *_delivered(spec, delivery)))
+    return children
 
 
 def _delivered(spec: Spec, delivery: Delivery) -> tuple[str, ...]:

@@ -25,6 +25,9 @@ KEY_DEFAULTS: Final[Mapping[str, Any]] = {"protocol": "TCP"}
 class TemplateError(ValueError):
     """`spec.podTemplate` cannot be merged; the message names the field."""
 
+    reason = "PodTemplateInvalid"
+    """Of the condition that tells."""
+
 
 def identity(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
     """What makes an item of a keyed list the same item in another list."""

@@ -27,6 +27,7 @@ from fastgen_operator.placement import placement
 from fastgen_operator.probes import probes
 from fastgen_operator.protection import GUARDED_LABEL
 from fastgen_operator.settings import Images
+from fastgen_operator.template_contract import check_contract
 
 CONTAINER: Final = "runtime"
 SLO_DIRECTORY: Final = "/etc/fastgen"
@@ -150,9 +151,7 @@ def _deployment(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> 
             "revisionHistoryLimit": 3,
             "selector": {"matchLabels": selector_labels(owner, Component.REPLICA)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
-            "template": merge(
-                _template(owner, spec, images, model), _their_template(spec), "spec.podTemplate"
-            ),
+            "template": _merged(_template(owner, spec, images, model), their_template(spec)),
         },
     }
 
@@ -163,9 +162,15 @@ def _rolling_update(spec: Spec) -> KubernetesObject:
     return {"maxSurge": spec.rollout.max_surge, "maxUnavailable": spec.rollout.max_unavailable}
 
 
-def _their_template(spec: Spec) -> KubernetesObject:
+def their_template(spec: Spec) -> KubernetesObject:
+    """`spec.podTemplate` without what is empty."""
     theirs = {"metadata": spec.pod_template.metadata, "spec": spec.pod_template.spec}
     return {field: value for field, value in theirs.items() if value}
+
+
+def _merged(ours: KubernetesObject, theirs: KubernetesObject) -> KubernetesObject:
+    check_contract(ours, theirs)
+    return merge(ours, theirs, "spec.podTemplate")
 
 
 def _template(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
