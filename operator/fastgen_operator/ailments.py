@@ -1,29 +1,57 @@
-"""Why a pod does not serve, in its own words or in Kubernetes'."""
+"""Why a pod does not serve, in its own words or in Kubernetes', and what to do about it."""
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
-from fastgen_operator.observed import Observed, Problem, is_ready
+from fastgen_operator.observed import UNSCHEDULABLE, Observed, Problem, is_ready, unscheduled
+from fastgen_operator.remedies import (
+    configuration_remedy,
+    crash_remedy,
+    image_remedy,
+    memory_limit,
+    memory_remedy,
+    mount_remedy,
+    placement_remedy,
+    room_remedy,
+    sentences,
+)
+from fastgen_operator.rollout_room import is_lack_of_room, scheduler_words
 
-UNSCHEDULABLE: Final = "Unschedulable"
 CRASHED: Final = "CrashLoopBackOff"
 IMAGE_PULL: Final = "ImagePullBackOff"
+OUT_OF_MEMORY: Final = "OOMKilled"
+NOT_MOUNTED: Final = "FailedMount"
 STARTUP_FAILURES: Final = frozenset(str(reason) for reason in StartupFailure)
 
 WAITING_NORMALLY: Final = frozenset({"ContainerCreating", "PodInitializing", CRASHED})
+PULL_FAILURES: Final = frozenset(
+    {"ErrImagePull", IMAGE_PULL, "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
 TERMINATION_MESSAGE: Final = re.compile(r"\A\s*([A-Z][A-Za-z]+): (.+?)\s*\Z", re.DOTALL)
 BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 MAX_MESSAGE_LENGTH: Final = 1000
+MAX_LINE_LENGTH: Final = 400
+
+Check = Callable[[KubernetesObject], Problem | None]
 
 
-def first_ailment(pods: Iterable[KubernetesObject]) -> Problem | None:
-    """The most telling problem of the pods: the model's own, then containers', then scheduling."""
+def first_ailment(
+    pods: Iterable[KubernetesObject], warnings: Mapping[str, str] | None = None
+) -> Problem | None:
+    """The most telling problem of the pods: the model's own, then containers', then scheduling.
+
+    `warnings` has, by the name of a pod whose containers are not made, Kubernetes' words about it.
+    """
     ailing = [pod for pod in pods if not is_ready(pod)]
-    for check in CHECKS:
+    unmounted = partial(_unmounted, warnings=warnings or {})
+    checks: tuple[Check, ...] = (startup_failure, _waiting, _crashed, unmounted, unschedulable)
+    for check in checks:
         for pod in ailing:
             problem = check(pod)
             if problem:
@@ -45,7 +73,7 @@ def is_stuck(deployment: KubernetesObject | None, observed: Observed) -> bool:
         if template
         and (pod["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION) == template
     ]
-    ailment = first_ailment(latest)
+    ailment = first_ailment(latest, observed.warnings)
     return (
         ailment is not None
         and ailment.reason != UNSCHEDULABLE
@@ -63,26 +91,32 @@ def startup_failure(pod: KubernetesObject) -> Problem | None:
 
 
 def unschedulable(pod: KubernetesObject) -> Problem | None:
-    """The scheduler's words when no node takes the pod."""
-    for condition in pod.get("status", {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return Problem(condition.get("reason", UNSCHEDULABLE), condition.get("message", ""))
-    return None
+    """The scheduler's words when no node takes the pod, and what to do."""
+    found = unscheduled(pod)
+    if found is None:
+        return None
+    words = scheduler_words(found.message)
+    if is_lack_of_room(pod):
+        return Problem(found.reason, sentences(words, room_remedy(pod)))
+    return Problem(found.reason, sentences(words, placement_remedy(pod, words)))
 
 
 def _waiting(pod: KubernetesObject) -> Problem | None:
-    """Containers that Kubernetes cannot start: image, configuration, mounts."""
+    """Containers that Kubernetes cannot start: image, configuration."""
     for name, status in _containers(pod):
         waiting = status.get("state", {}).get("waiting") or {}
         reason = waiting.get("reason", "")
         if not reason or reason in WAITING_NORMALLY:
             continue
-        # The kubelet alternates between trying and backing off: one reason for both, so that
-        # nothing flaps.
-        is_pull = reason in ("ErrImagePull", IMAGE_PULL)
-        words = BACK_OFF.sub("", waiting.get("message", "")) or reason
-        image = f" (image {status.get('image', '')})" if is_pull else ""
-        return Problem(IMAGE_PULL if is_pull else reason, f"container {name}{image}: {words}")
+        if reason in PULL_FAILURES:
+            # The kubelet alternates between trying and backing off: one reason for both, so that
+            # nothing flaps.
+            words = BACK_OFF.sub("", waiting.get("message", "")) or reason
+            told = f"container {name}: image {status.get('image', '')} cannot be pulled: {words}"
+            return Problem(IMAGE_PULL, sentences(told, image_remedy(pod, name)))
+        words = waiting.get("message", "") or reason
+        remedy = configuration_remedy(pod, name, words)
+        return Problem(reason, sentences(f"container {name} cannot be made: {words}", remedy))
     return None
 
 
@@ -93,10 +127,36 @@ def _crashed(pod: KubernetesObject) -> Problem | None:
         if status.get("ready") or not end or end.get("exitCode", 0) == 0:
             continue
         why = end.get("reason", "Error")
-        message = " ".join(end.get("message", "").split())
+        if why == OUT_OF_MEMORY:
+            limit = memory_limit(pod, name)
+            told = f"its limit ({limit})" if limit else "its node had"
+            words = f"container {name} was killed because it took more memory than {told}"
+            return Problem(OUT_OF_MEMORY, sentences(words, memory_remedy(pod, name)))
         words = f"container {name} exited with code {end['exitCode']} ({why})"
-        return Problem(CRASHED, f"{words}: {message}" if message else words)
+        line = last_line(end.get("message", ""))
+        told = f"{words}; its last words: {line}" if line else words
+        return Problem(CRASHED, sentences(told, crash_remedy(pod, name)))
     return None
+
+
+def _unmounted(pod: KubernetesObject, warnings: Mapping[str, str]) -> Problem | None:
+    """Pods whose containers wait for a volume or a network."""
+    words = warnings.get(pod["metadata"]["name"])
+    return Problem(NOT_MOUNTED, sentences(words, mount_remedy(pod, words))) if words else None
+
+
+def last_line(text: str) -> str:
+    """The last line of a log; of one of ours, what it says without the fields around it."""
+    line = next((each.strip() for each in reversed(text.splitlines()) if each.strip()), "")
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return line[-MAX_LINE_LENGTH:]
+    if not isinstance(fields, dict) or "message" not in fields:
+        return line[-MAX_LINE_LENGTH:]
+    trace = str(fields.get("exception", "")).strip().splitlines()
+    told = [str(fields["message"]), *trace[-1:]]
+    return ": ".join(told)[:MAX_LINE_LENGTH]
 
 
 def _containers(pod: KubernetesObject) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -112,11 +172,3 @@ def _last_end(status: dict[str, Any]) -> dict[str, Any] | None:
             end: dict[str, Any] = state["terminated"]
             return end
     return None
-
-
-CHECKS: Final[tuple[Callable[[KubernetesObject], Problem | None], ...]] = (
-    startup_failure,
-    _waiting,
-    _crashed,
-    unschedulable,
-)

@@ -1,14 +1,21 @@
 """What a reconcile sees of a FastGenDeployment's children, and simple questions about it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from fastgen_api import names
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import Id
+from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
+
+UNSCHEDULABLE: Final = "Unschedulable"
+ENDED: Final = ("Failed", "Succeeded")
+"""Phases of a pod that takes no room any more."""
+OVERDUE: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,11 @@ class Observed:
     pods: tuple[KubernetesObject, ...] = ()
     scalers: tuple[ForeignScaler, ...] = ()
     """Other people's autoscalers of the resource and of its Deployments."""
+    served: frozenset[str] = frozenset()
+    """Those of kinds.OPTIONAL_KINDS that the cluster knows: their definitions are installed."""
+
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a pod whose containers are not made: what Kubernetes says about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +96,71 @@ def _problem(conditions: Mapping[str, Any], kind: str, status: str) -> Problem |
 
 def pods_of(observed: Observed, component: Component) -> tuple[KubernetesObject, ...]:
     """Pods of a component that are not going away, oldest first."""
+    found = _pods(observed, component)
+    return tuple(pod for pod in found if not pod["metadata"].get("deletionTimestamp"))
+
+
+def live_pods_of(observed: Observed, component: Component) -> tuple[KubernetesObject, ...]:
+    """Those of `pods_of` that have not ended: an evicted pod stays as a record after its end."""
+    found = pods_of(observed, component)
+    return tuple(pod for pod in found if pod.get("status", {}).get("phase") not in ENDED)
+
+
+def leaving_pods_of(
+    observed: Observed, component: Component, now: datetime
+) -> tuple[KubernetesObject, ...]:
+    """Pods of a component that end their streams on a node and will soon be gone.
+
+    One whose time is over, and more, hangs on a node that does not answer.
+    """
+    overdue = (now - OVERDUE).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return tuple(
+        pod
+        for pod in _pods(observed, component)
+        if pod["metadata"].get("deletionTimestamp", "") > overdue and is_placed(pod)
+    )
+
+
+def _pods(observed: Observed, component: Component) -> list[KubernetesObject]:
     pods = [
         pod
         for pod in observed.pods
         if pod["metadata"].get("labels", {}).get(names.COMPONENT_LABEL) == component
-        and not pod["metadata"].get("deletionTimestamp")
     ]
-    return tuple(
-        sorted(
-            pods,
-            key=lambda pod: (
-                pod["metadata"].get("creationTimestamp", ""),
-                pod["metadata"]["name"],
-            ),
-        )
+    return sorted(
+        pods,
+        key=lambda pod: (pod["metadata"].get("creationTimestamp", ""), pod["metadata"]["name"]),
     )
+
+
+def latest_of(
+    deployment: KubernetesObject | None, pods: Iterable[KubernetesObject]
+) -> tuple[KubernetesObject, ...]:
+    """Those of a Deployment's pods that were made from its latest template.
+
+    All of them when the Deployment does not say: then it was not made by an operator that tells.
+    """
+    template = _template_of(deployment) if deployment else None
+    return tuple(pod for pod in pods if template is None or _template_of(pod) == template)
+
+
+def _template_of(found: KubernetesObject) -> str | None:
+    annotations = found["metadata"].get("annotations") or {}
+    mark: str | None = annotations.get(TEMPLATE_ANNOTATION)
+    return mark
+
+
+def is_placed(pod: KubernetesObject) -> bool:
+    """Whether the pod has a node."""
+    return bool(pod.get("spec", {}).get("nodeName"))
+
+
+def unscheduled(pod: KubernetesObject) -> Problem | None:
+    """The scheduler's reason and words when it has found no node for the pod."""
+    for condition in pod.get("status", {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return Problem(condition.get("reason", UNSCHEDULABLE), condition.get("message", ""))
+    return None
 
 
 def is_ready(pod: KubernetesObject) -> bool:

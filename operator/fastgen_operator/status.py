@@ -10,11 +10,12 @@ from fastgen_api.names import Component, Condition
 from fastgen_api.spec import KubernetesObject, Rollout, ScalingMode
 from fastgen_operator.ailments import STARTUP_FAILURES
 from fastgen_operator.cold_start import cold_start_seconds
-from fastgen_operator.observed import Observed, Problem, deployment_of, pods_of
+from fastgen_operator.observed import Observed, deployment_of, pods_of
 from fastgen_operator.owner import Owner, selector_labels
 from fastgen_operator.replica import CONTAINER
 from fastgen_operator.settings import Settings
-from fastgen_operator.verdicts import Verdict, phase, situation_of, verdicts
+from fastgen_operator.situation import Outcome, Situation, situation_of
+from fastgen_operator.verdicts import Verdict, phase, verdicts
 
 OUR_CONDITIONS: Final = frozenset(
     {
@@ -23,6 +24,7 @@ OUR_CONDITIONS: Final = frozenset(
         Condition.STALLED,
         Condition.AVAILABLE,
         Condition.MODEL_READY,
+        Condition.ROLLOUT_BLOCKED,
         Condition.CAPACITY_BLOCKED,
         Condition.UPGRADE_AVAILABLE,
         Condition.SCALING_FROZEN,
@@ -42,6 +44,7 @@ OUR_FIELDS: Final = (
     "model",
 )
 DEFAULT_DEADLINE_SECONDS: Final = Rollout().progress_deadline_seconds
+NOTHING_MORE: Final = Outcome()
 STATUS_WORDS: Final = {True: "True", False: "False", None: "Unknown"}
 
 
@@ -60,20 +63,16 @@ def status_of(
     observed: Observed,
     now: datetime,
     previous: KubernetesObject,
-    *,
-    failure: Problem | None = None,
-    upgrade: str = "",
-    frozen: bool = False,
+    outcome: Outcome = NOTHING_MORE,
 ) -> KubernetesObject:
     """The operator's part of the status.
 
     `previous` is the whole status before; from it comes the time of conditions that did not change.
-    `failure` says why the children could not be made, `upgrade` what the pods wait for, `frozen`
-    that the autoscaler must not write.
+    `outcome` is what the reconcile knows beside what it observed.
     """
     generation = previous.get("observedGeneration", 0) if owner.paused else owner.generation
     applied = generation == owner.generation
-    situation = situation_of(owner, observed, failure, upgrade, applied, frozen)
+    situation = situation_of(owner, observed, outcome, applied, now)
     fields: KubernetesObject = {
         "observedGeneration": generation,
         "replicas": situation.replicas.existing,
@@ -83,10 +82,24 @@ def status_of(
         "url": names.url(owner.name, owner.namespace),
         "runtimeImage": _runtime_image(observed, owner),
         "coldStartSeconds": _cold_start(observed, owner, previous),
-        "model": {"phase": phase(situation)},
+        "model": _model(situation, previous),
         "conditions": _dated(verdicts(situation), previous, now, generation),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _model(situation: Situation, previous: KubernetesObject) -> KubernetesObject:
+    """What is told of the model; what is not known anew stays as it was told last."""
+    delivery = situation.delivery
+    told = previous.get("model") or {}
+    if delivery is not None:
+        told = {
+            "revision": delivery.revision,
+            "sizeBytes": delivery.size_bytes,
+            "downloadedPercent": delivery.downloaded_percent,
+        }
+    kept = {name: value for name, value in told.items() if value is not None}
+    return kept | {"phase": phase(situation)}
 
 
 def is_frozen(raw: KubernetesObject, settings: Settings) -> bool:

@@ -20,6 +20,7 @@ from fastgen_api.names import Component
 from fastgen_operator.ailments import is_stuck
 from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Problem
+from fastgen_operator.situation import Outcome
 from fastgen_operator.status import Notice, notices_of, status_of
 
 
@@ -27,23 +28,23 @@ from fastgen_operator.status import Notice, notices_of, status_of
     ("ailing", "reason", "words"),
     [
         (crashed("ModelNotFound: /models/x does not exist\n"), "ModelNotFound", "/models/x does"),
-        (crashed("Traceback: nonsense"), "CrashLoopBackOff", "exited with code 1 (Error): Trace"),
+        (crashed("Traceback: nonsense"), "CrashLoopBackOff", "exited with code 1 (Error); its last words: Traceback: nonsense. See: kubectl "),
         (crashed("", 137), "CrashLoopBackOff", "exited with code 137"),
         (
             pod(containerStatuses=[container(state={"waiting": {
                 "reason": "ErrImagePull", "message": "not found"}})]),
-            "ImagePullBackOff", "runtime:1): not found",
+            "ImagePullBackOff", "image runtime:1 cannot be pulled: not found. Correct spec.image",
         ),
         (
             pod(containerStatuses=[container(state={"waiting": {
                 "reason": "ImagePullBackOff",
                 "message": 'Back-off pulling image "runtime:1": ErrImagePull: not found'}})]),
-            "ImagePullBackOff", "runtime:1): not found",
+            "ImagePullBackOff", "image runtime:1 cannot be pulled: not found. Correct spec.image",
         ),
         (
             pod(Component.BALANCER, initContainerStatuses=[container("bootstrap", state={
                 "waiting": {"reason": "CreateContainerConfigError", "message": "no secret"}})]),
-            "CreateContainerConfigError", "container bootstrap: no secret",
+            "CreateContainerConfigError", "container bootstrap cannot be made: no secret",
         ),
         (
             pod(conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
@@ -104,7 +105,7 @@ def test_events_tell_the_steps_and_no_state_twice() -> None:
     assert notices_of(failed, failed, created=False) == ()
     ready = status_of(OWNER, observed(), NOW, failed)
     assert [notice.reason for notice in notices_of(failed, ready, created=False)] == ["Ready"]
-    stalled = status_of(OWNER, observed(), NOW, ready, failure=Problem("InvalidSpec", "spec.x"))
+    stalled = status_of(OWNER, observed(), NOW, ready, Outcome(Problem("InvalidSpec", "spec.x")))
     assert notices_of(ready, stalled, created=False) == (
         Notice("Warning", "InvalidSpec", "spec.x"),
     )

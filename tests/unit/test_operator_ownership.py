@@ -14,6 +14,7 @@ from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner, child_metadata
 from fastgen_operator.ownership import Claim, claim_on, conflict
 from fastgen_operator.settings import Images, Settings
+from fastgen_operator.situation import Outcome
 from fastgen_operator.status import is_frozen, notices_of, same_status, status_of
 
 OURS = {
@@ -181,7 +182,7 @@ def test_a_freeze_holds_what_scales_itself(raw: Any, frozen: bool, is_held: bool
 
 
 def test_a_freeze_is_told_and_ends() -> None:
-    status = status_of(OWNER, observed(), NOW, {}, frozen=True)
+    status = status_of(OWNER, observed(), NOW, {}, Outcome(frozen=True))
     assert conditions(status)["ScalingFrozen"] == ("True", "Frozen")
     assert conditions(status)["Ready"] == ("True", "AsDeclared")
     assert "scaling.frozen" in message(status, "ScalingFrozen")
@@ -192,7 +193,7 @@ def test_a_freeze_is_told_and_ends() -> None:
 
 def test_a_freeze_reaches_a_paused_resource() -> None:
     paused = Owner("chat", "team", "uid-1", generation=3, paused=True)
-    status = status_of(paused, observed(), NOW, {"observedGeneration": 3}, frozen=True)
+    status = status_of(paused, observed(), NOW, {"observedGeneration": 3}, Outcome(frozen=True))
     assert conditions(status)["ScalingFrozen"] == ("True", "Frozen")
 
 

@@ -20,6 +20,7 @@ from observed_objects import (
 from fastgen_api import names
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner
+from fastgen_operator.situation import Outcome
 from fastgen_operator.status import OUR_CONDITIONS, same_status, status_of
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds/fastgendeployments.fastgen.dev.yaml"
@@ -105,7 +106,7 @@ def test_too_long_without_progress_is_stalled_with_the_cause() -> None:
 
 def test_what_could_not_be_applied_is_stalled() -> None:
     failure = Problem("NameConflict", "Service chat exists already")
-    found = conditions(status_of(OWNER, Observed(), NOW, {}, failure=failure))
+    found = conditions(status_of(OWNER, Observed(), NOW, {}, Outcome(failure)))
     assert found["Ready"] == ("False", "NameConflict")
     assert found["Stalled"] == ("True", "NameConflict")
     assert found["Reconciling"][0] == "False"
@@ -122,7 +123,7 @@ def test_pausing_tells_so_and_speaks_of_what_was_applied() -> None:
 
 
 def test_an_upgrade_that_waits_is_told() -> None:
-    status = status_of(OWNER, observed(), NOW, {}, upgrade="an earlier operator made it")
+    status = status_of(OWNER, observed(), NOW, {}, Outcome(upgrade="an earlier operator made it"))
     assert conditions(status)["UpgradeAvailable"] == ("True", "OperatorUpgraded")
     assert conditions(status)["Ready"] == ("True", "AsDeclared")
 
@@ -156,7 +157,7 @@ def test_a_lost_field_is_written_again(field: str) -> None:
 
 
 def test_an_obsolete_condition_is_removed() -> None:
-    stored = status_of(OWNER, observed(), NOW, {}, upgrade="soon")
+    stored = status_of(OWNER, observed(), NOW, {}, Outcome(upgrade="soon"))
     assert not same_status(status_of(OWNER, observed(), LATER, stored), stored)
 
 
