@@ -29,6 +29,21 @@ OutputForm = Annotated[
     Output, typer.Option("--output", "-o", case_sensitive=False, help="For people or programs.")
 ]
 
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces.")
+]
+Once = Annotated[
+    bool, typer.Option("--once", help="Print one table and end, as without a terminal.")
+]
+PrometheusUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="FASTGEN_PROMETHEUS_URL",
+        help="Take the figures from this Prometheus, such as http://127.0.0.1:9090.",
+        show_default=False,
+    ),
+]
+
 
 def explain(
     name: Name,
@@ -53,9 +68,32 @@ def explain(
     raise typer.Exit(code)
 
 
+def top(
+    namespace: Namespace = None,
+    everywhere: AllNamespaces = False,
+    once: Once = False,
+    prometheus_url: PrometheusUrl = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show how FastGenDeployments are doing, every two seconds, until q.
+
+    Live figures come from the pods through the API server, for whoever may get pods/proxy (the
+    cluster role edit), or from --prometheus-url; without either the status is shown.
+    """
+    from fastgen_cli.top_command import top as show
+
+    target = Target(context, namespace, kubeconfig)
+    try:
+        show(target, everywhere, once, prometheus_url, Console())
+    except UserError as error:
+        raise _fail(error) from error
+
+
 def add_to(app: typer.Typer) -> None:
     """Gives the commands to a program."""
     app.command()(explain)
+    app.command()(top)
 
 
 def _fail(error: UserError) -> typer.Exit:
