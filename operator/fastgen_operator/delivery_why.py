@@ -8,7 +8,7 @@ from fastgen_operator.ailments import first_ailment
 from fastgen_operator.delivery import foreign_claim_name
 from fastgen_operator.delivery_seen import Seen, condition, phase_of
 from fastgen_operator.delivery_words import claim_not_found, failed_for_good, unbound_claim
-from fastgen_operator.observed import UNSCHEDULABLE, Problem
+from fastgen_operator.observed import UNSCHEDULABLE, Problem, unscheduled
 from fastgen_operator.owner import Owner
 
 DOWNLOADING: Final = "Downloading"
@@ -51,7 +51,8 @@ def _why_pending(owner: Owner, spec: Spec, seen: Seen, pod: KubernetesObject) ->
     ailment = first_ailment([pod])
     has_no_node = ailment is None or ailment.reason == UNSCHEDULABLE
     if seen.claim is not None and phase_of(seen.claim) == "Pending" and has_no_node:
-        scheduler = f" (scheduler: {ailment.message})" if ailment and ailment.message else ""
+        words = unscheduled(pod)
+        scheduler = f" (scheduler: {words.message})" if words and words.message else ""
         return Problem(CLAIM_PENDING, unbound_claim(seen.claim) + scheduler)
     if ailment:
         return Problem(ailment.reason, f"the download cannot start: {ailment.message}")

@@ -102,6 +102,7 @@ def situation_of(
         deadline(deployments[each], states[each], ailment.message if ailment else words[each], now)
         for each in COMPONENTS
     )
+    is_awaited = outcome.delivery is not None and outcome.delivery.phase is not None
     incomplete = (words[each] for each in COMPONENTS if not states[each].replicas.complete)
     return Situation(
         replicas=replica.replicas,
@@ -111,7 +112,8 @@ def situation_of(
         ailment=ailment,
         startup_failure=next(filter(None, map(startup_failure, unready)), None),
         unschedulable=next(filter(None, map(_without_node, pods)), None),
-        deadline=next(filter(None, late), None),
+        # Replicas that wait for a model are not late.
+        deadline=None if is_awaited else next(filter(None, late), None),
         upgrade=outcome.upgrade,
         paused=owner.paused,
         frozen=outcome.frozen,
