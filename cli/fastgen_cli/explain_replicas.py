@@ -83,7 +83,7 @@ def _clamped(spec: Spec) -> Iterator[Point]:
 def _writer(facts: Facts, spec: Spec, now: datetime) -> str:
     writer = replicas_writer(facts.resource)
     if writer is None:
-        return f"Nobody has written spec.replicas: {spec.replicas} is the default."
+        return f"spec.replicas is {spec.replicas}; the API server does not note who wrote it."
     who = manager_words(writer.manager)
     if writer.time == facts.resource["metadata"].get("creationTimestamp"):
         # The API server does not tell a value that was given from the default.
@@ -135,8 +135,15 @@ def _restraints(facts: Facts, spec: Spec) -> Iterator[Point]:
     by_choice = ("Disabled", "RecommendOnly", "Frozen")
     if active.get("status") == "False" and active["reason"] not in by_choice:
         yield Point(f"The autoscaler is not in charge ({active['reason']}).", active["message"])
-    if active.get("reason") == "ForeignScaler":
-        return
+    if facts.holds(Condition.FOREIGN_SCALER):
+        found = facts.condition(Condition.FOREIGN_SCALER)
+        yield Point("Another autoscaler scales behind its back.", found["message"])
+    elif active.get("reason") != "ForeignScaler":
+        yield from _scalers(facts)
+
+
+def _scalers(facts: Facts) -> Iterator[Point]:
+    """Other autoscalers that no condition tells of: they scale where ours does not."""
     for scaler in foreign_scalers(facts.autoscalers, facts.name):
         yield Point(f"{scaler.words} scales the {scaler.target_kind} {scaler.target_name}.")
 
