@@ -199,6 +199,7 @@ def _container(name: str, image: str, images: Images, **fields: Any) -> Kubernet
         "image": image,
         "imagePullPolicy": images.pull_policy,
         "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **fields,
         "volumeMounts": [
             {"name": "run", "mountPath": DIRECTORY},

@@ -1,31 +1,31 @@
 """The only Kubernetes client: reads, server-side applies and deletes plain dicts."""
 
-import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any, Final
 
 import httpx2
 from lightkube import AsyncClient
-from lightkube.core.client import LabelSelector
+from lightkube.core.client import FieldSelector, LabelSelector
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import ApiInfo, NamespacedResourceG, ResourceDef
-from lightkube.generic_resource import GenericNamespacedResource
-from lightkube.generic_resource import create_api_info as api_info
-from lightkube.types import PatchType
+from lightkube.types import CascadeType, PatchType
 
 from fastgen_api import names
-from fastgen_api.foreign_scaler import AUTOSCALER_KIND, foreign_scalers
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.children import CHILD_KINDS, id_of
+from fastgen_operator.children import id_of
+from fastgen_operator.kinds import OUR_LABELS, RESOURCES, is_labelled, version_of
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner
+from fastgen_operator.queue import Key
 from fastgen_operator.status import Notice
+from fastgen_operator.store import Shelf, Store
 
-ALL_NAMESPACES: Final = "*"
-REJECTIONS: Final = frozenset({400, 403, 409, 422})
-"""Answers that say no to what was sent; all others say that now is a bad time."""
+PAGE_OBJECTS: Final = 200
+"""A list of a whole fleet comes in pages, so that it never is in memory as a whole."""
+REJECTIONS: Final = frozenset({400, 403, 422})
+"""Answers that say no to what was sent; all others, conflicts too, say that now is a bad time."""
 RACE: Final = "the object has been modified"
 """How a write is refused that was made from an earlier version of what it changes."""
 UNTYPED: Final = "failed to create typed patch object"
@@ -57,32 +57,6 @@ class ClusterError(Exception):
         return self.code == 403 and TERMINATING in str(self)
 
 
-def _resource(group: str, version: str, kind: str, plural: str) -> type[GenericNamespacedResource]:
-    # Not through lightkube's registry: it would refuse a second class for the kinds that lightkube
-    # itself loads, and those are no dicts.
-    return type(
-        kind, (GenericNamespacedResource,), {"_api_info": api_info(group, version, kind, plural)}
-    )
-
-
-RESOURCES: Final = {
-    "ServiceAccount": _resource("", "v1", "ServiceAccount", "serviceaccounts"),
-    "Role": _resource("rbac.authorization.k8s.io", "v1", "Role", "roles"),
-    "RoleBinding": _resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
-    "ConfigMap": _resource("", "v1", "ConfigMap", "configmaps"),
-    "PersistentVolumeClaim": _resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
-    "Service": _resource("", "v1", "Service", "services"),
-    "PodDisruptionBudget": _resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
-    "NetworkPolicy": _resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
-    "Job": _resource("batch", "v1", "Job", "jobs"),
-    "Deployment": _resource("apps", "v1", "Deployment", "deployments"),
-    AUTOSCALER_KIND: _resource("autoscaling", "v2", AUTOSCALER_KIND, "horizontalpodautoscalers"),
-    "Pod": _resource("", "v1", "Pod", "pods"),
-    "Event": _resource("events.k8s.io", "v1", "Event", "events"),
-    names.KIND: _resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL),
-}
-
-
 class _Status(NamespacedResourceG, dict[str, Any]):
     """The status of a FastGenDeployment as a resource of its own."""
 
@@ -96,11 +70,51 @@ class _Status(NamespacedResourceG, dict[str, Any]):
 
 
 class Cluster:
-    """A connection to the API server; `on_answer` is called after each answer, refusals too."""
+    """A connection to the API server; `on_answer` is called after each answer, refusals too.
 
-    def __init__(self, client: AsyncClient, on_answer: Callable[[], None]) -> None:
+    What the `store` is told by watches is read without asking; the answers to writes go there too,
+    so that a write is seen at once.
+    """
+
+    def __init__(
+        self, client: AsyncClient, on_answer: Callable[[], None], store: Store | None = None
+    ) -> None:
         self._client = client
         self._on_answer = on_answer
+        self._store = store or Store()
+
+    def resource(self, key: Key) -> KubernetesObject | None:
+        """The FastGenDeployment as it was last seen, or None."""
+        return self._store.resource(key)
+
+    def observe(self, owner: Owner) -> Observed:
+        """What is known of the owner's children and pods, and of who else scales them.
+
+        Raises ClusterError while some of it has never been listed.
+        """
+        if missing := self._store.missing(owner.namespace):
+            raise ClusterError(0, f"not listed yet in {owner.namespace}: {', '.join(missing)}")
+        return self._store.observe((owner.namespace, owner.name))
+
+    async def fill(self, shelf: Shelf) -> AsyncIterator[Key]:
+        """Lists into a shelf, page by page; yields the FastGenDeployments with news.
+
+        Raises HistoryError as Listing.end does.
+        """
+        labels = OUR_LABELS if is_labelled(shelf.kind) else None
+        listing = shelf.begin_list()
+        found = self._client.list(
+            RESOURCES[shelf.kind], namespace=shelf.scope, labels=labels, chunk_size=PAGE_OBJECTS
+        )
+        try:
+            async for each in found:
+                for key in listing.add(each):
+                    yield key
+        except (httpx2.HTTPError, ConfigError) as error:
+            raise self._failure(error) from error
+        self._on_answer()
+        for key in listing.end(found.resourceVersion):
+            yield key
 
     async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None:
         """The object, or None."""
@@ -118,37 +132,39 @@ class Cluster:
         self, kind: str, namespace: str, labels: LabelSelector | None = None
     ) -> list[KubernetesObject]:
         """Objects of a kind; `namespace` may be ALL_NAMESPACES."""
-        resource = RESOURCES[kind]
-        version = resource._api_info.resource.api_version
+        listing = self._client.list(RESOURCES[kind], namespace=namespace, labels=labels)
         try:
             found = [
-                {"apiVersion": version, "kind": kind, **item}
-                async for item in self._client.list(resource, namespace=namespace, labels=labels)
+                {"apiVersion": version_of(kind), "kind": kind, **item} async for item in listing
             ]
         except (httpx2.HTTPError, ConfigError) as error:
             raise self._failure(error) from error
         self._on_answer()
         return found
 
-    async def observe(self, owner: Owner) -> Observed:
-        """All children and pods that carry the owner's label, and who else scales them."""
-        labels: LabelSelector = {
-            names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER,
-            names.DEPLOYMENT_LABEL: owner.name,
-        }
-        *children, pods, autoscalers = await asyncio.gather(
-            *(self.list(kind, owner.namespace, labels) for kind in (*CHILD_KINDS, "Pod")),
-            self.list(AUTOSCALER_KIND, owner.namespace),
-        )
-        return Observed(
-            children={id_of(child): child for group in children for child in group},
-            pods=tuple(pods),
-            scalers=foreign_scalers(autoscalers, owner.name),
-        )
+    async def warnings_about(self, pod: KubernetesObject) -> tuple[KubernetesObject, ...]:
+        """The warning events about a pod; none where the operator may not read events."""
+        metadata = pod["metadata"]
+        fields: FieldSelector = {"regarding.name": metadata["name"], "type": "Warning"}
+        namespace = metadata["namespace"]
+        listing = self._client.list(RESOURCES["Event"], namespace=namespace, fields=fields)
+        try:
+            found = tuple([dict(item) async for item in listing])
+        except (httpx2.HTTPError, ConfigError) as error:
+            failure = self._failure(error)
+            if failure.code == 403:
+                return ()
+            raise failure from error
+        self._on_answer()
+        return found
 
     async def apply(self, manifest: KubernetesObject) -> KubernetesObject:
         """Server-side apply; fields that others hold become ours."""
         return await self._apply(RESOURCES[manifest["kind"]], manifest)
+
+    async def check(self, manifest: KubernetesObject) -> None:
+        """Asks whether `apply` would be refused; nothing changes. Raises ClusterError if so."""
+        await self._patch(RESOURCES[manifest["kind"]], manifest, dry_run=True)
 
     async def apply_status(self, owner: Owner, status: KubernetesObject) -> None:
         """Server-side apply of the operator's part of the status."""
@@ -167,7 +183,9 @@ class Cluster:
         kind, name = id_of(child)
         namespace = child["metadata"]["namespace"]
         try:
-            await self._client.delete(RESOURCES[kind], name, namespace=namespace)
+            # By default a Job leaves its pods behind. Its name is free when none writes any more.
+            cascade = CascadeType.FOREGROUND if kind == "Job" else None
+            await self._client.delete(RESOURCES[kind], name, namespace=namespace, cascade=cascade)
         except (httpx2.HTTPError, ConfigError) as error:
             failure = self._failure(error)
             if failure.code != 404:
@@ -212,6 +230,17 @@ class Cluster:
     async def _apply(
         self, resource: type[NamespacedResourceG], manifest: KubernetesObject
     ) -> KubernetesObject:
+        applied = await self._patch(resource, manifest)
+        self._store.put(applied)
+        return applied
+
+    async def _patch(
+        self,
+        resource: type[NamespacedResourceG],
+        manifest: KubernetesObject,
+        *,
+        dry_run: bool = False,
+    ) -> KubernetesObject:
         metadata = manifest["metadata"]
         try:
             applied: Any = await self._client.patch(
@@ -222,6 +251,7 @@ class Cluster:
                 patch_type=PatchType.APPLY,
                 field_manager=names.OPERATOR_MANAGER,
                 force=True,
+                dry_run=dry_run,
             )
         except (httpx2.HTTPError, ConfigError) as error:
             raise self._failure(error) from error
@@ -229,13 +259,14 @@ class Cluster:
         return dict(applied)
 
     def _failure(self, error: httpx2.HTTPError | ConfigError) -> ClusterError:
-        failure = _failure(error)
+        failure = failure_of(error)
         if failure.code:
             self._on_answer()
         return failure
 
 
-def _failure(error: httpx2.HTTPError | ConfigError) -> ClusterError:
+def failure_of(error: httpx2.HTTPError | ConfigError) -> ClusterError:
+    """What the client's error says; code 0 where nobody answered."""
     if isinstance(error, ApiError):
         return ClusterError(error.response.status_code, error.status.message or str(error))
     if isinstance(error, httpx2.HTTPStatusError):

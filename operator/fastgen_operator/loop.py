@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from fastgen_operator.cluster import ClusterError
@@ -16,7 +17,9 @@ RELIST_SECONDS: Final = 60.0
 """A lost watch only adds delay."""
 RELIST_RETRY_SECONDS: Final = 5.0
 RECONCILE_LIMIT_SECONDS: Final = 120.0
-WORKERS: Final = 4
+HUNG_SECONDS: Final = RECONCILE_LIMIT_SECONDS + 30.0
+"""A reconcile that lasts longer does not heed its own limit."""
+WORKERS: Final = 8
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +29,23 @@ class Loop:
 
     def __init__(
         self,
-        reconcile: Callable[[Key], Awaitable[None]],
+        reconcile: Callable[[Key], Awaitable[float | None]],
         pulse: Pulse,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         workers: int = WORKERS,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._reconcile = reconcile
         self._pulse = pulse
         self._metrics = metrics
         self._clock = clock
         self._workers = workers
-        self._queue = WorkQueue()
+        self._queue = WorkQueue(jitter)
         self._wake = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._began: dict[Key, float] = {}
+        metrics.queued.set_function(lambda: self._queue.due(self._clock()))
 
     def ask(self, key: Key, delay_seconds: float = 0.0, *, changed: bool = False) -> None:
         """Asks for a reconcile; a short delay lets a burst of events become one.
@@ -50,6 +56,12 @@ class Loop:
             self._queue.forgive(key)
         self._queue.add(key, self._clock() + delay_seconds)
         self._wake.set()
+
+    def complaint(self) -> str:
+        """The reconcile that hangs; empty: none."""
+        now = self._clock()
+        hung = [key for key, began in self._began.items() if now - began > HUNG_SECONDS]
+        return f"the reconcile of {'/'.join(hung[0])} hangs" if hung else ""
 
     async def run(self) -> None:
         """Works until it is cancelled."""
@@ -88,13 +100,15 @@ class Loop:
             return
 
     async def _work(self, key: Key) -> None:
-        started = self._clock()
+        started = self._began[key] = self._clock()
         outcome = "error"
         try:
             async with asyncio.timeout(RECONCILE_LIMIT_SECONDS):
-                await self._reconcile(key)
+                again = await self._reconcile(key)
             outcome = "ok"
             self._queue.done(key)
+            if again is not None:
+                self.ask(key, again)
         except (ClusterError, UnsettledError, TimeoutError) as error:
             if isinstance(error, ClusterError) and error.is_farewell:
                 outcome = "ok"
@@ -104,6 +118,7 @@ class Loop:
         except Exception as error:  # A resource that trips us must not stop the others.
             self._retry(key, str(error), error)
         finally:
+            del self._began[key]
             self._metrics.reconciles.labels(outcome).inc()
             self._metrics.seconds.observe(self._clock() - started)
 
@@ -116,14 +131,19 @@ class Loop:
         )
 
 
-async def relist(keys: Callable[[], Awaitable[Iterable[Key]]], ask: Callable[[Key], None]) -> None:
-    """Asks for every FastGenDeployment at once and then each RELIST_SECONDS."""
+async def relist(
+    keys: Callable[[], Awaitable[Sequence[Key]]], ask: Callable[[Key, float], None]
+) -> None:
+    """Asks for every FastGenDeployment at once, then over each RELIST_SECONDS, evenly."""
+    spread = 0.0
     while True:
         try:
-            for key in await keys():
-                ask(key)
+            found = await keys()
         except ClusterError as error:
             log.warning("relist failed", extra={"why": str(error)})
             await asyncio.sleep(RELIST_RETRY_SECONDS)
-        else:
-            await asyncio.sleep(RELIST_SECONDS)
+            continue
+        for position, key in enumerate(found):
+            ask(key, spread * position / len(found))
+        await asyncio.sleep(RELIST_SECONDS)
+        spread = RELIST_SECONDS

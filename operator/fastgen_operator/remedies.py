@@ -26,14 +26,12 @@ def sentences(*parts: str) -> str:
 
 def image_remedy(pod: KubernetesObject, container: str) -> str:
     """About an image that cannot be pulled."""
-    where = {
-        Component.REPLICA: "spec.image, or the chart's images.runtime where it is left out",
-        Component.DOWNLOAD: "spec.image, or the chart's images.runtime where it is left out",
-        Component.BALANCER: "the chart's images.control"
-        + (" or images.envoy" if container == "envoy" else ""),
-    }.get(component_of(pod), "it")
     if container not in OUR_CONTAINERS:
         where = "it in spec.podTemplate"
+    elif component_of(pod) == Component.BALANCER:
+        where = f"the chart's images.control{' or images.envoy' if container == 'envoy' else ''}"
+    else:
+        where = "spec.image, or the chart's images.runtime where it is left out"
     return f"Correct {where}, or name a Secret that may pull it in spec.imagePullSecrets"
 
 

@@ -7,7 +7,6 @@ from fastgen_api.names import Component, Port
 from fastgen_api.spec import (
     KubernetesObject,
     Quantity,
-    RolloutStrategy,
     Spec,
     most_step_tokens,
     replicas_wanted,
@@ -26,6 +25,7 @@ from fastgen_operator.owner import Owner, child_labels, child_metadata, selector
 from fastgen_operator.placement import placement
 from fastgen_operator.probes import probes
 from fastgen_operator.protection import GUARDED_LABEL
+from fastgen_operator.rollout_strategy import rolling_update
 from fastgen_operator.settings import Images
 from fastgen_operator.template_contract import check_contract
 
@@ -150,16 +150,10 @@ def _deployment(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> 
             "progressDeadlineSeconds": spec.rollout.progress_deadline_seconds,
             "revisionHistoryLimit": 3,
             "selector": {"matchLabels": selector_labels(owner, Component.REPLICA)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update(spec.rollout)},
             "template": _merged(_template(owner, spec, images, model), their_template(spec)),
         },
     }
-
-
-def _rolling_update(spec: Spec) -> KubernetesObject:
-    if spec.rollout.strategy is RolloutStrategy.IN_PLACE:
-        return {"maxSurge": 0, "maxUnavailable": spec.rollout.max_unavailable or 1}
-    return {"maxSurge": spec.rollout.max_surge, "maxUnavailable": spec.rollout.max_unavailable}
 
 
 def their_template(spec: Spec) -> KubernetesObject:
@@ -214,7 +208,7 @@ def _container(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> K
         "resources": _resources(spec),
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePath": names.TERMINATION_MESSAGE_PATH,
-        "terminationMessagePolicy": "File",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "slo", "mountPath": SLO_DIRECTORY, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},

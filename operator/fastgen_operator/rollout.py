@@ -11,6 +11,7 @@ import msgspec
 from fastgen_api import names
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject, Rollout, RolloutStrategy
+from fastgen_operator.ailments import first_ailment
 from fastgen_operator.observed import (
     Observed,
     Problem,
@@ -23,7 +24,14 @@ from fastgen_operator.observed import (
     replicas_of,
     unscheduled,
 )
-from fastgen_operator.rollout_room import Shortage, quota_shortage, shortage_of, why_not_in_place
+from fastgen_operator.rollout_room import (
+    Shortage,
+    is_lack_of_room,
+    quota_shortage,
+    shortage_of,
+    why_not_in_place,
+)
+from fastgen_operator.rollout_strategy import unavailable_of
 
 NO_ROOM_TO_SURGE: Final = "NoRoomToSurge"
 PATIENCE: Final = timedelta(seconds=20)
@@ -54,6 +62,8 @@ class RolloutState:
     leaving: tuple[KubernetesObject, ...] = ()
     """Pods that end their streams, and then free their room."""
     template: KubernetesObject | None = None
+    ailment: Problem | None = None
+    """Why a pod of the latest template does not start, lack of room aside."""
     detour: Detour | None = None
 
 
@@ -83,6 +93,9 @@ def rollout_state(
         earlier=tuple(pod for pod in pods if pod not in latest),
         leaving=leaving_pods_of(observed, component, now),
         template=deployment["spec"]["template"] if deployment else None,
+        ailment=first_ailment(
+            (pod for pod in latest if not is_lack_of_room(pod)), observed.warnings
+        ),
         detour=detour_of(deployment),
     )
 
@@ -90,20 +103,17 @@ def rollout_state(
 def decide_rollout(
     rollout: Rollout,
     state: RolloutState,
-    ailment: Problem | None,
     waiting_since: datetime | None,
     now: datetime,
     patience: timedelta = PATIENCE,
 ) -> RolloutDecision:
-    """How a rollout goes on.
+    """How a rollout goes on; `waiting_since` comes from the decision before.
 
-    `ailment` says why the latest pods do not start, lack of room aside; `waiting_since` comes from
-    the decision before. A detour is taken once and kept until the rollout has ended, so nothing
-    goes to and fro.
+    A detour is taken once and kept until the rollout has ended, so nothing goes to and fro.
     """
     detour = None if _is_over(state, rollout) else state.detour
-    if ailment and state.earlier:
-        return RolloutDecision(detour, Problem(ailment.reason, _held_up(state, ailment)))
+    if state.ailment and state.earlier:
+        return RolloutDecision(detour, _held_up(state, state.ailment))
     if detour:
         return RolloutDecision(detour, _no_room(_goes_in_place(detour), detour.because))
     shortage = standstill(state)
@@ -166,25 +176,6 @@ def detour_of(deployment: KubernetesObject | None) -> Detour | None:
         return None
 
 
-def rolling_update(rollout: Rollout) -> KubernetesObject:
-    """The declared strategy as a Deployment has it."""
-    if rollout.strategy is not RolloutStrategy.IN_PLACE:
-        return {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
-    # Kubernetes refuses two zeros.
-    is_zero = str(rollout.max_unavailable).rstrip("%").strip("0") == ""
-    return {"maxSurge": 0, "maxUnavailable": 1 if is_zero else rollout.max_unavailable}
-
-
-def unavailable_of(rollout: Rollout, wanted: int) -> int:
-    """Most replicas that a rollout stops before others have taken their place."""
-    declared = rolling_update(rollout)["maxUnavailable"]
-    if isinstance(declared, int):
-        return declared
-    rounded = int(declared.rstrip("%")) * wanted // 100
-    # As Kubernetes does where a small percentage would allow nothing.
-    return max(rounded, 1) if rollout.strategy is RolloutStrategy.IN_PLACE else rounded
-
-
 def _blocked(
     rollout: Rollout, state: RolloutState, shortage: Shortage, since: datetime
 ) -> RolloutDecision:
@@ -231,8 +222,9 @@ def _goes_in_place(detour: Detour) -> str:
     )
 
 
-def _held_up(state: RolloutState, ailment: Problem) -> str:
-    return f"{_serve_on(state.earlier)}, the new ones do not start: {ailment.message}"
+def _held_up(state: RolloutState, ailment: Problem) -> Problem:
+    serving = _serve_on(state.earlier)
+    return Problem(ailment.reason, f"the new replicas do not start, {serving}: {ailment.message}")
 
 
 def _serve_on(running: Iterable[KubernetesObject]) -> str:

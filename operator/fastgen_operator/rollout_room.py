@@ -107,7 +107,7 @@ def why_not_in_place(
     return ""
 
 
-def requests_of(pod_spec: KubernetesObject) -> Mapping[str, Decimal]:
+def requests_of(pod_spec: Mapping[str, Any]) -> Mapping[str, Decimal]:
     """What a pod asks of its node, by resource: where only a limit is given, that is asked for."""
     total: dict[str, Decimal] = defaultdict(Decimal)
     most: dict[str, Decimal] = defaultdict(Decimal)

@@ -144,7 +144,7 @@ def test_new_values_are_read_so_that_an_upgrade_with_reused_values_gets_their_de
         value: Any = VALUES
         for name in path.split("."):
             value = value[name]
-        assert default == value, path
+        assert default == ("dict" if value == {} else value), path
 
 
 def test_every_value_has_a_comment() -> None:
@@ -228,6 +228,7 @@ def test_operator_holds_nothing_else() -> None:
         "batch": ("jobs",),
         "policy": ("poddisruptionbudgets",),
         "networking.k8s.io": ("networkpolicies",),
+        "monitoring.coreos.com": ("podmonitors", "prometheusrules"),
         "rbac.authorization.k8s.io": ("roles", "rolebindings"),
     }
     read = ("get", "list", "watch")
@@ -241,6 +242,7 @@ def test_operator_holds_nothing_else() -> None:
         (names.GROUP, f"{names.PLURAL}/finalizers", "update"),
         (names.GROUP, f"{names.PLURAL}/scale", "update"),
         ("events.k8s.io", "events", "create"),
+        ("events.k8s.io", "events", "list"),
     }
     needed |= {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
     assert permissions(operator_rules()) == needed
