@@ -196,6 +196,10 @@ class Metric:
     # Operator.
     RECONCILES: Final = "fastgen_operator_reconciles_total"
     RECONCILE_SECONDS: Final = "fastgen_operator_reconcile_seconds"
+    QUEUED_DEPLOYMENTS: Final = "fastgen_operator_queued_deployments"
+    WATCH_ENDS: Final = "fastgen_operator_watch_ends_total"
+    API_REQUESTS: Final = "fastgen_operator_api_requests_total"
+    KNOWN_OBJECTS: Final = "fastgen_operator_known_objects"
 
 
 class Condition:

@@ -1,42 +1,35 @@
-"""Kopf's part: watch, and ask for a reconcile.
+"""The parts of a running operator, and what Kopf does for it: it watches FastGenDeployments.
 
-Only `on.event` handlers: the others would write annotations and finalizers onto the resources.
+Only an `on.event` handler: the others would write annotations and finalizers onto the resources.
+What belongs to a FastGenDeployment is watched by `watch.Watch`, whose API server filters by label.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import kopf
-from lightkube import AsyncClient
 
 from fastgen_api import names
-from fastgen_api.foreign_scaler import aim_of
-from fastgen_operator.cluster import ALL_NAMESPACES, Cluster, ClusterError
+from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.connection import connect
+from fastgen_operator.ears import Ears
 from fastgen_operator.health import Metrics, Pulse, serve
+from fastgen_operator.kinds import WATCHED_KINDS
 from fastgen_operator.loop import Loop, relist
 from fastgen_operator.queue import Key
 from fastgen_operator.reconcile import Reconciler
 from fastgen_operator.settings import Settings
+from fastgen_operator.store import HistoryError, Shelf, Store
+from fastgen_operator.watch import Ending, Watch
 
 CHILD_DELAY_SECONDS: Final = 0.2
 """Children change in bursts."""
 CRD_RETRY_SECONDS: Final = 2.0
-
-WATCHED_CHILDREN: Final = (
-    ("", "v1", "serviceaccounts"),
-    ("", "v1", "configmaps"),
-    ("", "v1", "persistentvolumeclaims"),
-    ("", "v1", "services"),
-    ("", "v1", "pods"),
-    ("policy", "v1", "poddisruptionbudgets"),
-    ("networking.k8s.io", "v1", "networkpolicies"),
-    ("batch", "v1", "jobs"),
-    ("apps", "v1", "deployments"),
-    ("rbac.authorization.k8s.io", "v1", "roles"),
-    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
-)
+SETTLE_SECONDS: Final = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -44,23 +37,11 @@ log = logging.getLogger(__name__)
 def registry_of(settings: Settings) -> kopf.OperatorRegistry:
     """All handlers of one operator process."""
     registry = kopf.OperatorRegistry()
-    operator = _Operator(settings)
+    operator = Operator(settings)
     kopf.on.login(registry=registry)(_login)
     kopf.on.startup(registry=registry)(operator.start)
     kopf.on.cleanup(registry=registry)(operator.stop)
     kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(operator.on_resource)
-    for group, version, plural in WATCHED_CHILDREN:
-        kopf.on.event(
-            group=group,
-            version=version,
-            plural=plural,
-            id=plural,
-            labels={names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER},
-            registry=registry,
-        )(operator.on_child)
-    kopf.on.event("autoscaling", "v2", "horizontalpodautoscalers", registry=registry)(
-        operator.on_autoscaler
-    )
     return registry
 
 
@@ -68,89 +49,153 @@ def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
 
-class _Operator:
-    """The parts of a running operator; they exist between `start` and `stop`."""
+class Operator:
+    """The parts of a running operator; its tasks exist between `start` and `stop`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._pulse = Pulse()
         self._metrics = Metrics()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._store = Store(settings.namespaces)
+        self._ears = Ears()
         self._generations: dict[Key, int] = {}
-        self._aims: dict[tuple[str | None, str], str] = {}
-        """The FastGenDeployment that each foreign autoscaler means."""
+        self._watches: list[Watch] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._starting = "waiting for the API server"
+        """What a fresh process still waits for; empty: nothing."""
+        for kind in (names.KIND, *WATCHED_KINDS):
+            self._metrics.known.labels(kind).set_function(partial(self._store.count, kind))
 
     async def start(self, **_: Any) -> None:
-        """Serves health, waits for the CRD, then starts the loop."""
-        self._http = await serve(self._settings.http_port, self._pulse, self._metrics)
-        self._cluster = Cluster(AsyncClient(), self._pulse.answer)
+        """Serves health, waits for the CRD, then starts watches and loop."""
+        self._connection = connect(
+            self._metrics.count_request, self._settings.watch_silence_seconds
+        )
+        self._cluster = Cluster(self._connection.requests, self._pulse.answer, self._store)
         reconciler = Reconciler(self._cluster, self._settings)
         self._loop = Loop(reconciler.reconcile, self._pulse, self._metrics)
+        self._http = await serve(
+            self._settings.http_port, self.complaint, self.unreadiness, self._metrics
+        )
+        self._watches = [
+            self._watch(shelf) for shelf in self._store.shelves if shelf.kind != names.KIND
+        ]
         # Kopf looks for resource kinds once, after this.
         await self._wait_for_crd()
-        self._tasks = [
-            asyncio.create_task(self._loop.run(), name="reconcile loop"),
-            asyncio.create_task(relist(self._keys, self._loop.ask), name="relist"),
-        ]
+        for watch in self._watches:
+            self._begin(watch.run(), f"watch of {watch.shelf.kind} in {watch.shelf.scope}")
+        self._begin(self._run(), "reconcile loop")
 
     async def stop(self, **_: Any) -> None:
         """Ends the tasks and closes the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._cluster.close()
+        await self._connection.close()
         await self._http.cleanup()
 
     async def on_resource(
         self, namespace: str | None, name: str, event: Mapping[str, Any], **_: Any
     ) -> None:
         """A FastGenDeployment came, changed or went; the generation counts changes of its spec."""
-        if not namespace:
+        shelf = self._store.shelf(names.KIND, namespace or "")
+        if not namespace or shelf is None:
             return
-        key = (namespace, name)
-        generation = event["object"].get("metadata", {}).get("generation", 0)
+        key, found = (namespace, name), event["object"]
+        generation = found["metadata"].get("generation", 0)
         changed = self._generations.get(key) != generation
         if event["type"] == "DELETED":
             self._generations.pop(key, None)
+            news = shelf.remove(found)
         else:
             self._generations[key] = generation
-        self._loop.ask(key, changed=changed)
+            news = shelf.put(found)
+            self._ears.tell(key, int(found["metadata"]["resourceVersion"]))
+        if news or changed:
+            self._loop.ask(key, changed=changed)
 
-    async def on_child(self, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        """A child came, changed or went."""
-        owner = labels.get(names.DEPLOYMENT_LABEL)
-        if namespace and owner:
-            self._loop.ask((namespace, owner), CHILD_DELAY_SECONDS)
+    def complaint(self) -> str:
+        """What only a fresh process would mend; empty: nothing."""
+        now = time.monotonic()
+        return (
+            self._pulse.complaint()
+            or self._loop.complaint()
+            or self._ears.complaint(now)
+            or next(filter(None, (watch.complaint(now) for watch in self._watches)), "")
+            or next(
+                (f"the task '{task.get_name()}' ended" for task in self._tasks if task.done()), ""
+            )
+        )
 
-    async def on_autoscaler(
-        self, namespace: str | None, name: str, event: Mapping[str, Any], **_: Any
-    ) -> None:
-        """Somebody's autoscaler came, changed or went: who gave way to it, or now has to?"""
-        aimed = aim_of(event["object"]) if event["type"] != "DELETED" else None
-        before = self._aims.pop((namespace, name), None)
-        if aimed:
-            self._aims[namespace, name] = aimed
-        for deployment in {aimed, before}:
-            if namespace and deployment:
-                self._loop.ask((namespace, deployment))
+    def unreadiness(self) -> str:
+        """What keeps the operator from its work; empty: nothing."""
+        refusals = (watch.refusal for watch in self._watches)
+        return self._starting or next(filter(None, refusals), "")
 
-    async def _keys(self) -> list[Key]:
-        found: list[Key] = []
-        for namespace in self._settings.namespaces or (ALL_NAMESPACES,):
-            for resource in await self._cluster.list(names.KIND, namespace):
-                metadata = resource["metadata"]
-                found.append((metadata["namespace"], metadata["name"]))
-        return found
+    def _watch(self, shelf: Shelf) -> Watch:
+        return Watch(
+            shelf,
+            self._cluster,
+            self._connection.watches,
+            ask=lambda key: self._loop.ask(key, CHILD_DELAY_SECONDS),
+            served=self._ask_all,
+            ended=self._count_end,
+        )
+
+    def _count_end(self, kind: str, ending: Ending) -> None:
+        self._metrics.watch_ends.labels(kind, ending).inc()
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    async def _run(self) -> None:
+        """Reconciles once it is known what there is."""
+        self._starting = "listing what there is"
+        while not all(watch.is_settled for watch in self._watches):
+            self._pulse.tick()
+            await asyncio.sleep(SETTLE_SECONDS)
+        self._starting = ""
+        await asyncio.gather(self._loop.run(), relist(self._list_resources, self._loop.ask))
+
+    def _ask_all(self) -> None:
+        for key in self._keys():
+            self._loop.ask(key)
+
+    def _keys(self) -> Sequence[Key]:
+        shelves = (shelf for shelf in self._store.shelves if shelf.kind == names.KIND)
+        return [key for shelf in shelves for key in shelf.versions()]
+
+    async def _list_resources(self) -> Sequence[Key]:
+        """Lists all FastGenDeployments; asks for those with news, returns all.
+
+        Raises ClusterError when no namespace could be listed.
+        """
+        failures: list[ClusterError] = []
+        listed: dict[Key, int] = {}
+        shelves = [shelf for shelf in self._store.shelves if shelf.kind == names.KIND]
+        for shelf in shelves:
+            try:
+                async for key in self._cluster.fill(shelf):
+                    self._loop.ask(key)
+            except HistoryError as error:
+                failures.append(ClusterError(0, str(error)))
+            except ClusterError as error:
+                failures.append(error)
+                log.warning("list failed", extra={"scope": shelf.scope, "why": str(error)})
+            listed |= shelf.versions()
+        if len(failures) == len(shelves):
+            raise failures[0]
+        self._ears.compare(listed, time.monotonic())
+        return list(listed)
 
     async def _wait_for_crd(self) -> None:
         while True:
             self._pulse.tick()
             try:
-                await self._keys()
+                await self._list_resources()
             except ClusterError as error:
-                log.warning(
-                    "waiting for the API server to serve our kind", extra={"why": str(error)}
-                )
+                self._starting = f"waiting for the API server to serve our kind: {error}"
+                log.warning(self._starting)
                 await asyncio.sleep(CRD_RETRY_SECONDS)
             else:
                 return

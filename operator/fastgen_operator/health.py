@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from fastgen_api.names import Metric
@@ -17,6 +24,10 @@ API_LIMIT_SECONDS: Final = 300.0
 
 A refusal is an answer: a missing CRD or right is not mended by a restart.
 """
+WATCH_LIMIT_SECONDS: Final = 300.0
+"""A watch begins anew within a minute and a half of silence; that failing is worth the same."""
+DEAF_LIMIT_SECONDS: Final = 200.0
+"""Three relists have shown what the watch of Kopf did not tell."""
 
 
 @dataclass(slots=True)
@@ -53,6 +64,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.reconciles = Counter(
             Metric.RECONCILES.removesuffix("_total"),
             "Reconciles by how they ended.",
@@ -65,14 +77,52 @@ class Metrics:
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
             registry=self.registry,
         )
+        self.queued = Gauge(
+            Metric.QUEUED_DEPLOYMENTS,
+            "FastGenDeployments whose reconcile is due and has not begun.",
+            registry=self.registry,
+        )
+        self.watch_ends = Counter(
+            Metric.WATCH_ENDS.removesuffix("_total"),
+            "Ends of watches by kind and reason; expected: the API server ends each after a while.",
+            ["kind", "reason"],
+            registry=self.registry,
+        )
+        self.requests = Counter(
+            Metric.API_REQUESTS.removesuffix("_total"),
+            "Requests to the API server by method and status; 0: no answer.",
+            ["method", "code"],
+            registry=self.registry,
+        )
+        self.known = Gauge(
+            Metric.KNOWN_OBJECTS,
+            "Objects of the cluster that the operator keeps in memory.",
+            ["kind"],
+            registry=self.registry,
+        )
+
+    def count_request(self, method: str, code: int) -> None:
+        """A request was answered, or not."""
+        self.requests.labels(method, str(code)).inc()
 
 
-async def serve(port: int, pulse: Pulse, metrics: Metrics) -> web.AppRunner:
-    """Serves /healthz and /metrics until the runner's `cleanup`; port 0 takes a free one."""
+async def serve(
+    port: int, liveness: Callable[[], str], readiness: Callable[[], str], metrics: Metrics
+) -> web.AppRunner:
+    """Serves /healthz, /readyz and /metrics until the runner's `cleanup`; port 0 takes a free one.
+
+    `liveness` and `readiness` say what is wrong; empty: nothing.
+    """
+
+    def answer(complaint: Callable[[], str]) -> web.Response:
+        text = complaint()
+        return web.Response(status=503 if text else 200, text=text or "ok")
 
     async def healthz(_: web.Request) -> web.Response:
-        complaint = pulse.complaint()
-        return web.Response(status=503 if complaint else 200, text=complaint or "ok")
+        return answer(liveness)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return answer(lambda: liveness() or readiness())
 
     async def exposition(_: web.Request) -> web.Response:
         return web.Response(
@@ -80,7 +130,13 @@ async def serve(port: int, pulse: Pulse, metrics: Metrics) -> web.AppRunner:
         )
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/metrics", exposition)])
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", exposition),
+        ]
+    )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()

@@ -1,7 +1,9 @@
 """The program `fastgen-operator`."""
 
+import itertools
 import os
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import kopf
@@ -11,6 +13,8 @@ from fastgen_operator.handlers import registry_of
 from fastgen_operator.settings import SettingsError, settings_from
 
 WORKER_LIMIT: Final = 20
+BACKOFFS_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0, 8.0)
+LONGEST_BACKOFF_SECONDS: Final = 10.0
 
 
 def run() -> None:
@@ -23,27 +27,37 @@ def run() -> None:
     log_to_stderr("fastgen-operator", settings.log_level)
     kopf.run(
         registry=registry_of(settings),
-        settings=kopf_settings(),
+        settings=kopf_settings(settings.watch_silence_seconds),
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
     )
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+class _Patience:
+    """How long Kopf waits after each failure of a request: it never gives up.
+
+    When it does it ends the process, which helps nobody while the API server is away.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(BACKOFFS_SECONDS, itertools.repeat(LONGEST_BACKOFF_SECONDS))
+
+
+def kopf_settings(silence_seconds: float) -> kopf.OperatorSettings:
     """Kopf watches for us and writes nothing.
 
-    A watch that the network has dropped without a word is noticed after `inactivity_timeout`:
-    the API server sends a bookmark each minute.
+    A watch that the network has dropped without a word is noticed after `silence_seconds`.
     """
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.watching.server_timeout = 240
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 10
-    settings.watching.inactivity_timeout = 70
+    settings.watching.inactivity_timeout = silence_seconds
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
+    settings.networking.error_backoffs = _Patience()
     settings.queueing.worker_limit = WORKER_LIMIT
     # Kinds and namespaces are known; watching them would need rights on all CRDs and namespaces.
     settings.scanning.disabled = True

@@ -29,6 +29,16 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitoringSettings:
+    """What each deployment gets for a Prometheus operator."""
+
+    enabled: bool = True
+    """Whether it gets a PodMonitor and a PrometheusRule, where the cluster knows these kinds."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of both, by which a Prometheus selects them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All that an operator process can be told."""
 
@@ -41,6 +51,7 @@ class Settings:
     """Where downloads find the Hugging Face Hub or a mirror of it; empty: the public one."""
     pod_templates: Allowed = Allowed.ANY
     """Which `spec.podTemplate` is taken."""
+    monitoring: MonitoringSettings = MonitoringSettings()
     network_policies: bool = True
     """Whether each deployment gets NetworkPolicies."""
     scaling_frozen: bool = False
@@ -75,6 +86,10 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         pod_templates=Allowed(
             _choice(environment, "FASTGEN_POD_TEMPLATES", Allowed.ANY, tuple(Allowed))
         ),
+        monitoring=MonitoringSettings(
+            _choice(environment, "FASTGEN_MONITORING", "true", SWITCH) == "true",
+            _pairs(environment, "FASTGEN_MONITORING_LABELS"),
+        ),
         network_policies=_choice(environment, "FASTGEN_NETWORK_POLICIES", "true", SWITCH) == "true",
         scaling_frozen=_choice(environment, "FASTGEN_SCALING_FROZEN", "false", SWITCH) == "true",
         log_level=_choice(environment, "FASTGEN_LOG_LEVEL", "INFO", LOG_LEVELS),
@@ -102,6 +117,16 @@ def _choice(environment: Mapping[str, str], name: str, default: str, of: tuple[s
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _pairs(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    pairs = {}
+    for pair in _names(environment.get(name, "")):
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise SettingsError(f"{name} has {pair!r}: use KEY=VALUE, parted by commas")
+        pairs[key] = value
+    return pairs
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

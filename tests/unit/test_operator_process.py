@@ -1,21 +1,24 @@
 """The operator's own process: settings, health, metrics, logs, and what Kopf may do."""
 
+import itertools
 from typing import cast
 
 import httpx2
 import kopf
 import pytest
 
-from fastgen_operator.handlers import _Operator, registry_of
+from fastgen_operator.ears import Ears
+from fastgen_operator.handlers import Operator, registry_of
 from fastgen_operator.health import (
     API_LIMIT_SECONDS,
+    DEAF_LIMIT_SECONDS,
     TICK_LIMIT_SECONDS,
     Metrics,
     Pulse,
     serve,
 )
 from fastgen_operator.loop import Loop
-from fastgen_operator.main import kopf_settings, run
+from fastgen_operator.main import LONGEST_BACKOFF_SECONDS, kopf_settings, run
 from fastgen_operator.queue import Key
 from fastgen_operator.settings import Images, Settings, SettingsError, settings_from
 
@@ -37,6 +40,7 @@ def test_every_setting() -> None:
             "FASTGEN_PROMETHEUS_URL": "http://prometheus:9090",
             "FASTGEN_LOG_LEVEL": "DEBUG",
             "FASTGEN_HTTP_PORT": "0",
+            "FASTGEN_WATCH_SILENCE_SECONDS": "20",
             "POD_NAME": "operator-1",
         }
     )
@@ -47,6 +51,7 @@ def test_every_setting() -> None:
         log_level="DEBUG",
         identity="operator-1",
         http_port=0,
+        watch_silence_seconds=20,
     )
 
 
@@ -57,6 +62,7 @@ def test_every_setting() -> None:
         ("FASTGEN_IMAGE_PULL_POLICY", "Sometimes"),
         ("FASTGEN_LOG_LEVEL", "LOUD"),
         ("FASTGEN_HTTP_PORT", "99999"),
+        ("FASTGEN_WATCH_SILENCE_SECONDS", "0"),
     ],
 )
 def test_a_wrong_setting_is_named(name: str, value: str) -> None:
@@ -76,10 +82,10 @@ def test_the_program_ends_with_the_name_of_the_wrong_setting(
 
 def test_kopf_only_watches() -> None:
     registry = registry_of(settings_from(REQUIRED))
-    assert len(registry._watching.get_all_handlers()) == 8
+    assert len(registry._watching.get_all_handlers()) == 1
     for writing in (registry._changing, registry._spawning, registry._webhooks, registry._indexing):
         assert not writing.get_all_handlers()
-    settings = kopf_settings()
+    settings = kopf_settings(75)
     assert not settings.posting.enabled
     assert isinstance(settings, kopf.OperatorSettings)
 
@@ -103,16 +109,22 @@ async def test_health_and_metrics_over_http() -> None:
     now = 0.0
     pulse, metrics = Pulse(clock=lambda: now), Metrics()
     metrics.reconciles.labels("ok").inc()
-    runner = await serve(0, pulse, metrics)
+    unready = "listing what there is"
+    runner = await serve(0, pulse.complaint, lambda: unready, metrics)
     try:
         port = runner.addresses[0][1]
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/healthz")).status_code == 200
+            starting = await client.get("/readyz")
+            assert (starting.status_code, starting.text) == (503, unready)
+            unready = ""
+            assert (await client.get("/readyz")).status_code == 200
             assert "fastgen_operator_reconciles_total" in (await client.get("/metrics")).text
             now = 1000.0
-            sick = await client.get("/healthz")
-            assert sick.status_code == 503
-            assert "has not" in sick.text
+            for path in ("/healthz", "/readyz"):
+                sick = await client.get(path)
+                assert sick.status_code == 503
+                assert "has not" in sick.text
     finally:
         await runner.cleanup()
 
@@ -127,12 +139,73 @@ class Asked:
         self.calls.append((key, changed))
 
 
+async def told(operator: Operator, kind: str, version: int, generation: int) -> None:
+    metadata = {"namespace": "team", "name": "chat", "generation": generation}
+    body = {"metadata": metadata | {"resourceVersion": str(version)}}
+    await operator.on_resource("team", "chat", {"type": kind, "object": body})
+
+
 async def test_only_a_new_generation_ends_the_wait_after_a_failure() -> None:
-    operator, loop = _Operator(settings_from(REQUIRED)), Asked()
+    operator, loop = Operator(settings_from(REQUIRED)), Asked()
     operator._loop = cast("Loop", loop)
-    for kind, generation in (("ADDED", 1), ("MODIFIED", 1), ("MODIFIED", 2), ("ADDED", 2),
-                             ("DELETED", 2), ("ADDED", 2)):  # fmt: skip
-        body = {"metadata": {"generation": generation}}
-        await operator.on_resource("team", "chat", {"type": kind, "object": body})
+    for version, (kind, generation) in enumerate(
+        (
+            ("ADDED", 1),
+            ("MODIFIED", 1),
+            ("MODIFIED", 2),
+            ("ADDED", 2),
+            ("DELETED", 2),
+            ("ADDED", 2),
+        ),
+        start=1,
+    ):
+        await told(operator, kind, version, generation)
     assert [changed for _, changed in loop.calls] == [True, False, True, False, False, True]
     assert {key for key, _ in loop.calls} == {("team", "chat")}
+
+
+async def test_what_is_known_already_asks_for_nothing() -> None:
+    """As what Kopf lists again, and what the operator itself wrote."""
+    operator, loop = Operator(settings_from(REQUIRED)), Asked()
+    operator._loop = cast("Loop", loop)
+    for _ in range(3):
+        await told(operator, "MODIFIED", version=7, generation=1)
+    assert len(loop.calls) == 1
+
+
+def test_kopf_never_gives_up_on_a_request() -> None:
+    """It would end the process, and a fresh one could not reach the API server either."""
+    backoffs = kopf_settings(75).networking.error_backoffs
+    assert not isinstance(backoffs, float)
+    for _ in range(2):  # Each request begins anew.
+        assert list(itertools.islice(backoffs, 3)) == [1, 1, 2]
+    assert list(itertools.islice(backoffs, 1000))[-1] == LONGEST_BACKOFF_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("lists", "complains"),
+    [
+        ([(0, {"a": 5}), (1, {"a": 5})], False),
+        ([(0, {"a": 6}), (DEAF_LIMIT_SECONDS + 1, {"a": 6})], True),
+        ([(0, {"a": 6}), (DEAF_LIMIT_SECONDS + 1, {})], False),
+        ([(0, {"a": 6}), (60, {"a": 7}), (DEAF_LIMIT_SECONDS + 1, {"a": 8})], True),
+        ([(0, {"b": 1}), (DEAF_LIMIT_SECONDS + 1, {"b": 1})], True),
+    ],
+    ids=["told", "missed", "deleted", "missed again and again", "never told"],
+)
+def test_a_deaf_watch_shows_in_the_lists(
+    lists: list[tuple[float, dict[str, int]]], complains: bool
+) -> None:
+    ears = Ears()
+    ears.tell(("team", "a"), 5)
+    for now, versions in lists:
+        ears.compare({("team", name): version for name, version in versions.items()}, now)
+    assert bool(ears.complaint(lists[-1][0])) == complains
+
+
+def test_what_is_told_late_is_no_deafness() -> None:
+    ears, key = Ears(), ("team", "a")
+    for minute in range(10):
+        ears.compare({key: minute + 1}, 60.0 * minute)
+        ears.tell(key, minute + 1)
+        assert ears.complaint(60.0 * minute) == ""

@@ -1,6 +1,7 @@
 """The work queue: each key once, one at a time, again later after a failure."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from fastgen_operator import loop as loop_module
 from fastgen_operator.cluster import ClusterError
 from fastgen_operator.health import Metrics, Pulse
-from fastgen_operator.loop import Loop, relist
+from fastgen_operator.loop import HUNG_SECONDS, Loop, relist
 from fastgen_operator.queue import LAST_RETRY_SECONDS, Key, WorkQueue
 
 A: Key = ("team", "a")
@@ -247,13 +249,85 @@ async def test_the_loop_ends_its_workers_when_it_is_cancelled() -> None:
 
 
 async def test_a_relist_asks_for_everything() -> None:
-    asked: list[Key] = []
+    asked: list[tuple[Key, float]] = []
 
     async def keys() -> list[Key]:
         return [A, B]
 
-    task = asyncio.create_task(relist(keys, asked.append))
-    await until(lambda: asked == [A, B])
+    task = asyncio.create_task(relist(keys, lambda *call: asked.append(call)))
+    await until(lambda: asked == [(A, 0), (B, 0)])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_later_relists_are_spread_over_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "RELIST_SECONDS", 0.02)
+    asked: list[float] = []
+
+    async def keys() -> list[Key]:
+        return [A, B]
+
+    task = asyncio.create_task(relist(keys, lambda _, delay: asked.append(delay)))
+    await until(lambda: len(asked) >= 6)
+    task.cancel()
+    assert asked[:6] == [0, 0, 0, 0.01, 0, 0.01]
+
+
+async def test_a_failed_list_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "RELIST_RETRY_SECONDS", 0.0)
+    attempts = 0
+
+    async def keys() -> list[Key]:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise ClusterError(500, "not now")
+        return [A]
+
+    asked: list[Key] = []
+    task = asyncio.create_task(relist(keys, lambda key, _: asked.append(key)))
+    await until(lambda: asked == [A])
+    task.cancel()
+
+
+async def test_a_reconcile_that_does_not_end_is_complained_about() -> None:
+    now = 0.0
+
+    async def reconcile(_: Key) -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+            if now > HUNG_SECONDS + 1:
+                return
+
+    loop = Loop(reconcile, Pulse(), Metrics(), clock=lambda: now)
+    task = asyncio.create_task(loop.run())
+    loop.ask(A)
+    await until(lambda: bool(loop._running))
+    now = HUNG_SECONDS - 1
+    assert loop.complaint() == ""
+    now = HUNG_SECONDS + 1
+    assert "team/a hangs" in loop.complaint()
+    now += 1
+    await until(lambda: loop.complaint() == "")
+    task.cancel()
+
+
+async def test_the_queue_is_a_metric() -> None:
+    metrics = Metrics()
+    loop = Loop(lambda _: asyncio.sleep(0), Pulse(), metrics)
+    loop.ask(A)
+    loop.ask(B, delay_seconds=60)
+    assert metrics.registry.get_sample_value("fastgen_operator_queued_deployments") == 1
+
+
+def test_what_failed_together_is_tried_again_apart() -> None:
+    jitters = iter([0.0, 1.0, 0.5])
+    queue = WorkQueue(lambda: next(jitters))
+    waits = []
+    for name in "abc":
+        queue.add(("team", name), at=0)
+        assert queue.take(now=0) == ("team", name)
+        waits.append(queue.failed(("team", name), now=0))
+    assert waits == [0.5, 0.25, 0.375]

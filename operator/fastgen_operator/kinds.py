@@ -1,0 +1,82 @@
+"""The kinds of objects that the operator reads and writes, and how the API names them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from lightkube.core.client import LabelSelector
+from lightkube.generic_resource import GenericNamespacedResource
+from lightkube.generic_resource import create_api_info as api_info
+
+from fastgen_api import names
+from fastgen_api.foreign_scaler import AUTOSCALER_KIND, aim_of
+from fastgen_api.spec import KubernetesObject
+from fastgen_operator.children import CHILD_KINDS
+
+ALL_NAMESPACES: Final = "*"
+
+OPTIONAL_KINDS: Final = ("PodMonitor", "PrometheusRule")
+"""Kinds of children that a cluster serves only while their CustomResourceDefinitions are there."""
+
+OWN_KINDS: Final = tuple(dict.fromkeys((*CHILD_KINDS, *OPTIONAL_KINDS)))
+"""Kinds of children."""
+
+WATCHED_KINDS: Final = (*OWN_KINDS, "Pod", AUTOSCALER_KIND)
+"""All kinds whose objects tell about a FastGenDeployment."""
+
+OUR_LABELS: Final[LabelSelector] = {names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER}
+
+
+def _resource(group: str, version: str, kind: str, plural: str) -> type[GenericNamespacedResource]:
+    # Not through lightkube's registry: it would refuse a second class for the kinds that lightkube
+    # itself loads, and those are no dicts.
+    return type(
+        kind, (GenericNamespacedResource,), {"_api_info": api_info(group, version, kind, plural)}
+    )
+
+
+RESOURCES: Final[Mapping[str, type[GenericNamespacedResource]]] = {
+    "ServiceAccount": _resource("", "v1", "ServiceAccount", "serviceaccounts"),
+    "Role": _resource("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+    "RoleBinding": _resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+    "ConfigMap": _resource("", "v1", "ConfigMap", "configmaps"),
+    "PersistentVolumeClaim": _resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    "Service": _resource("", "v1", "Service", "services"),
+    "PodDisruptionBudget": _resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    "NetworkPolicy": _resource("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
+    "Job": _resource("batch", "v1", "Job", "jobs"),
+    "Deployment": _resource("apps", "v1", "Deployment", "deployments"),
+    AUTOSCALER_KIND: _resource("autoscaling", "v2", AUTOSCALER_KIND, "horizontalpodautoscalers"),
+    "Pod": _resource("", "v1", "Pod", "pods"),
+    "Event": _resource("events.k8s.io", "v1", "Event", "events"),
+    "PodMonitor": _resource("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
+    "PrometheusRule": _resource("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
+    names.KIND: _resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL),
+}
+
+
+def version_of(kind: str) -> str:
+    """The `apiVersion` of a kind."""
+    return str(RESOURCES[kind]._api_info.resource.api_version)
+
+
+def path_of(kind: str, namespace: str) -> str:
+    """The path of the API below which a kind is listed; `namespace` may be ALL_NAMESPACES."""
+    info = RESOURCES[kind]._api_info
+    root = f"/apis/{info.resource.group}" if info.resource.group else "/api"
+    within = "" if namespace == ALL_NAMESPACES else f"/namespaces/{namespace}"
+    return f"{root}/{info.resource.version}{within}/{info.plural}"
+
+
+def is_labelled(kind: str) -> bool:
+    """Whether of a kind only those objects matter that carry OUR_LABELS."""
+    return kind not in (names.KIND, AUTOSCALER_KIND)
+
+
+def deployment_of(kind: str, found: KubernetesObject) -> str:
+    """The FastGenDeployment that an object tells about; empty: none."""
+    metadata = found["metadata"]
+    if kind == names.KIND:
+        return str(metadata["name"])
+    if kind == AUTOSCALER_KIND:
+        return aim_of(found) or ""
+    return str((metadata.get("labels") or {}).get(names.DEPLOYMENT_LABEL, ""))
