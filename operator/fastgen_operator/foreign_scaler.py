@@ -6,26 +6,30 @@ from collections.abc import Iterable
 from fastgen_api import names
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.spec import KubernetesObject
+from fastgen_operator.children import id_of
+from fastgen_operator.drift import with_applied_annotation
 from fastgen_operator.observed import Problem
 
 FOREIGN_SCALER = "ForeignScaler"
 
 
 def give_way(
-    marked: KubernetesObject,
+    desired: KubernetesObject,
     observed: KubernetesObject | None,
     scalers: Iterable[ForeignScaler],
 ) -> KubernetesObject:
-    """The manifest to apply, with the replicas that the Deployment has where others scale it.
+    """The manifest to apply, marked, with the Deployment's own replicas where others scale it.
 
-    Left out of the manifest, `replicas` would fall back to 1 while we are its only writer. The
-    version makes the API server refuse what was made from an earlier number.
+    They are no part of what is declared then, so the mark does not move with them. Left out of
+    what is applied they would fall back to 1 while we are their only writer. The version makes the
+    API server refuse what was made from an earlier number.
     """
-    metadata = marked["metadata"]
     aims = {(each.target_kind, each.target_name) for each in scalers}
-    if observed is None or (marked["kind"], metadata["name"]) not in aims:
-        return marked
-    given = copy.deepcopy(marked)
+    if observed is None or id_of(desired) not in aims:
+        return with_applied_annotation(desired)
+    given = copy.deepcopy(desired)
+    del given["spec"]["replicas"]
+    given = with_applied_annotation(given)
     given["spec"]["replicas"] = observed["spec"].get("replicas", 1)
     given["metadata"]["resourceVersion"] = observed["metadata"]["resourceVersion"]
     return given

@@ -18,12 +18,7 @@ from fastgen_operator.cluster import Cluster, ClusterError
 from fastgen_operator.delivery import Delivery, foreign_claim_name
 from fastgen_operator.delivery_seen import CLAIM
 from fastgen_operator.delivery_state import delivery_of
-from fastgen_operator.drift import (
-    content_fingerprint,
-    is_applied,
-    keep_template,
-    with_applied_annotation,
-)
+from fastgen_operator.drift import content_fingerprint, is_applied, keep_template
 from fastgen_operator.fingerprint import fingerprint
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.merge import TemplateError
@@ -247,7 +242,7 @@ class Reconciler:
             if identity == ("Deployment", names.replica_name(owner.name)):
                 wanted = give_way(desired, found, observed.scalers)["spec"]["replicas"]
                 desired = carry_out(desired, course, wanted)
-            marked = give_way(with_applied_annotation(desired), found, observed.scalers)
+            marked = give_way(desired, found, observed.scalers)
             if found and is_applied(marked, found, memory.contents.get(identity)):
                 continue
             try:

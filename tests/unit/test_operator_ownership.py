@@ -1,5 +1,6 @@
 """Whose an object is, who writes `replicas`, and what is told of others that do."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from observed_objects import NOW, OWNER, conditions, deployment, message, observ
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.names import Component
 from fastgen_operator.cluster import ClusterError
-from fastgen_operator.drift import is_applied, with_applied_annotation
+from fastgen_operator.drift import content_fingerprint, is_applied, with_applied_annotation
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner, child_metadata
@@ -72,50 +73,61 @@ def test_a_conflict_names_the_object_its_owner_and_the_way_out() -> None:
     )
 
 
-def manifest(replicas: int = 1, name: str = "chat-replica", kind: str = "Deployment") -> Any:
-    return with_applied_annotation(
-        {"kind": kind, "metadata": {"name": name}, "spec": {"replicas": replicas, "paused": False}}
-    )
+def manifest(replicas: int = 1, kind: str = "Deployment") -> Any:
+    return {"kind": kind, "metadata": {"name": "chat-replica"},
+            "spec": {"replicas": replicas, "paused": False}}  # fmt: skip
 
 
-def held(replicas: int, declared: int = 1) -> Any:
-    found = manifest(declared)
+def held(marked: Any, replicas: int, version: str = "77") -> Any:
+    """What the API server holds of an applied manifest, after others have scaled it."""
+    found = copy.deepcopy(marked)
     found["spec"]["replicas"] = replicas
-    found["metadata"]["resourceVersion"] = "77"
+    found["metadata"]["resourceVersion"] = version
     return found
 
 
 def test_replicas_that_another_scales_are_kept_and_make_no_write() -> None:
-    given = give_way(manifest(1), held(5), [THEIRS])
-    assert given["spec"]["replicas"] == 5
+    first = held(with_applied_annotation(manifest()), 1)
+    given = give_way(manifest(), first, [THEIRS])
     assert given["metadata"]["resourceVersion"] == "77", "made from this version alone"
-    assert is_applied(given, held(5))
-    assert not is_applied(manifest(1), held(5)), "without the scaler the declared number returns"
+    noted = held(given, 5, "78")
+    again = give_way(manifest(), noted, [THEIRS])
+    assert again["spec"]["replicas"] == 5
+    assert is_applied(again, noted)
+    assert is_applied(give_way(manifest(4), noted, [THEIRS]), noted), "nor does another number"
+
+
+def test_the_declared_replicas_return_when_the_scaler_goes() -> None:
+    noted = held(give_way(manifest(5), held(manifest(5), 5), [THEIRS]), 5)
+    alone = give_way(manifest(5), noted, [])
+    assert "resourceVersion" not in alone["metadata"]
+    assert not is_applied(alone, noted, content_fingerprint(noted)), "even where they are the same"
 
 
 def test_a_write_for_another_reason_keeps_them_too() -> None:
-    edited = manifest(1)
+    noted = held(give_way(manifest(), held(manifest(), 1), [THEIRS]), 5)
+    edited = manifest()
     edited["spec"]["paused"] = True
-    given = give_way(edited, held(5), [THEIRS])
-    assert not is_applied(given, held(5))
+    given = give_way(edited, noted, [THEIRS])
+    assert not is_applied(given, noted)
     assert given["spec"] == {"replicas": 5, "paused": True}
 
 
 @pytest.mark.parametrize(
-    ("marked", "found", "scalers"),
+    ("desired", "found", "scalers"),
     [
-        (manifest(), held(5), []),
-        (manifest(), held(5), [ON_RESOURCE]),
-        (manifest(), held(5), [ForeignScaler("hpa", "Deployment", "chat-balancer")]),
+        (manifest(), held(manifest(), 5), []),
+        (manifest(), held(manifest(), 5), [ON_RESOURCE]),
+        (manifest(), held(manifest(), 5), [ForeignScaler("hpa", "Deployment", "chat-balancer")]),
         (manifest(), None, [THEIRS]),
-        (manifest(kind="Service"), held(5), [THEIRS]),
+        (manifest(kind="Service"), held(manifest(), 5), [THEIRS]),
     ],
     ids=["nobody", "through-the-resource", "the-other-deployment", "not-made-yet", "no-deployment"],
 )
 def test_the_declared_replicas_are_applied_otherwise(
-    marked: Any, found: Any, scalers: list[ForeignScaler]
+    desired: Any, found: Any, scalers: list[ForeignScaler]
 ) -> None:
-    assert give_way(marked, found, scalers) is marked
+    assert give_way(desired, found, scalers) == with_applied_annotation(desired)
 
 
 @pytest.mark.parametrize(
