@@ -16,7 +16,6 @@ from fastgen_devcluster.toolchain import ensure_go
 
 KUBERNETES_VERSION = "v1.35.4"
 HELM_VERSION = "v4.3.1"
-KWOK_VERSION = "v0.8.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +90,7 @@ LOCAL_PATH_PROVISIONER = Module(
 )
 MODULES = (KUBERNETES, ETCD, COREDNS, HELM, PROMETHEUS, KUBE_ROUTER, LOCAL_PATH_PROVISIONER)
 # Compiled when a test first wants nodes without machines.
-KWOK = Module(
-    "kwok",
-    ("sigs.k8s.io/kwok/cmd/kwok",),
-    (f"sigs.k8s.io/kwok/pkg/consts.Version={KWOK_VERSION}",),
-)
+KWOK = Module("kwok", ("sigs.k8s.io/kwok/cmd/kwok",))
 
 
 @dataclass(frozen=True, slots=True)
