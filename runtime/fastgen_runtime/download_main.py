@@ -13,10 +13,11 @@ What a Job or an init container that runs it needs to know:
   FASTGEN_DOWNLOAD_STALL_SECONDS (30: longest silence of a connection) and
   FASTGEN_DOWNLOAD_PATIENCE_SECONDS (1800: longest time without a new byte, waits included).
 * `--config-map NAME --key KEY [--namespace NS]`: merges `names.DeliveryField`s into the ConfigMap,
-  which must exist, with the pod's service account (verb: patch). The first report has the state
-  Downloading and clears what an earlier run left; the last has Delivered or Failed. While the
+  which must exist, with the pod's service account (verbs: get, patch). The first report has the
+  state Downloading and clears what an earlier run left; the last has Delivered or Failed. While the
   download waits to try again, reason and message say why. PATH is relative to DIR and known
-  together with REVISION and SIZE_BYTES, before the weights come.
+  together with REVISION and SIZE_BYTES, before the weights come. A download whose ConfigMap has
+  got another key meanwhile writes no more. Whoever applies the ConfigMap must own none of `data`.
 * `--resolve-only`: fetches no weights. REVISION, PATH and SIZE_BYTES are what the download will
   have, the state is Delivered.
 * Exit codes: 0: delivered; 1: a failure that no retry mends (source, access, checksum,
@@ -25,15 +26,27 @@ What a Job or an init container that runs it needs to know:
 """
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Final
 
 import typer
 
-from fastgen_api.names import StartupFailure
-from fastgen_runtime.log import log_problem, start_logging
-from fastgen_runtime.startup_error import StartupError
+from fastgen_api.names import DeliveryState, StartupFailure
+from fastgen_runtime.log import log_event, log_problem, start_logging
+from fastgen_runtime.sources.config_map import ACCOUNT_FOLDER, ConfigMap
+from fastgen_runtime.sources.deliver import SCHEMES, Order, deliver
+from fastgen_runtime.sources.delivery_report import DeliveryReport
+from fastgen_runtime.sources.model import Model, caches_in
+from fastgen_runtime.sources.patience import Limits, limits_from
+from fastgen_runtime.sources.progress import Progress, logged
+from fastgen_runtime.sources.trouble import without_secrets
+from fastgen_runtime.startup_error import ModelError
 from fastgen_runtime.termination import leave_message
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -62,20 +75,72 @@ def download(
 ) -> None:
     """Bring a model into a cache."""
     start_logging("fastgen-download")
+    signal.signal(signal.SIGTERM, _stop)
+    progress = Progress()
+    order = Order(source, caches_in(cache.absolute()), Limits(), revision, resolve_only)
+    with _report(config_map, key, namespace, progress, order) as report:
+        sys.exit(_run(order, progress, report))
+
+
+def _run(order: Order, progress: Progress, report: DeliveryReport | None) -> int:
+    """Brings the model and tells how that went; the exit code."""
     try:
-        _bring(source, revision, cache)
-    except StartupError as error:
-        log_problem("the model is not delivered", reason=str(error.reason), sentence=str(error))
-        leave_message(error.reason, str(error))
-        sys.exit(os.EX_TEMPFAIL if error.reason in _PASSING else 1)
+        with report.running() if report else nullcontext(), logged(progress):
+            model = _bring(order, progress)
+    except ModelError as error:
+        if report is not None:
+            report.end(DeliveryState.FAILED, (error.reason, str(error)))
+        return _fail(error.reason, str(error))
+    log_event(
+        "resolved" if order.resolve_only else "delivered",
+        revision=model.revision,
+        path=str(model.path),
+        bytes=model.size_bytes,
+    )
+    if report is None or report.end(DeliveryState.DELIVERED):
+        return 0
+    sentence = "the model is in the cache, but the API server cannot be told"
+    return _fail(StartupFailure.DOWNLOAD_FAILED, sentence)
 
 
-def _bring(source: str, revision: str | None, cache: Path) -> None:
-    from fastgen_runtime.sources.hub import fetch_hub
-    from fastgen_runtime.sources.hub_source import parse_hub_source
+def _bring(order: Order, progress: Progress) -> Model:
+    if not order.source.startswith(SCHEMES):
+        raise ModelError(
+            StartupFailure.MODEL_UNSUPPORTED,
+            f"{without_secrets(order.source, None)} cannot be downloaded: give "
+            "hf://owner/name or https://host/path.gguf",
+        )
+    limits = limits_from(os.environ, order.limits)
+    return deliver(replace(order, limits=limits), progress)
 
-    model = parse_hub_source(source, revision)
-    fetch_hub(model, cache / "huggingface" / "hub")
+
+def _fail(reason: StartupFailure, sentence: str) -> int:
+    log_problem("the model is not delivered", reason=str(reason), sentence=sentence)
+    leave_message(reason, sentence)
+    return os.EX_TEMPFAIL if reason in _PASSING else 1
+
+
+@contextmanager
+def _report(
+    name: str | None, key: str, namespace: str | None, progress: Progress, order: Order
+) -> Iterator[DeliveryReport | None]:
+    """Ends the process where there is a ConfigMap to write and nobody to write it as."""
+    if name is None:
+        yield None
+        return
+    try:
+        config_map = ConfigMap(name, key, namespace)
+    except OSError as error:
+        sentence = f"--config-map needs the service account in {ACCOUNT_FOLDER}: {error}"
+        sys.exit(_fail(StartupFailure.CONFIG_INVALID, sentence))
+    with closing(config_map):
+        yield DeliveryReport(config_map, progress, order.caches.root)
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """Ends at once: what has come is with the kernel, and connections need no good-bye."""
+    log_event("stopped, what has come is kept", signal=signal.Signals(number).name)
+    os._exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert fetch("m.gguf") == tmp_path / "m.gguf"
 
 
-@pytest.mark.parametrize("scheme", ["pvc", "https"])
-def test_schemes_to_come_are_named(scheme: str) -> None:
+@pytest.mark.parametrize("scheme", ["pvc", "http", "s3"])
+def test_schemes_that_are_not_read_are_named(scheme: str) -> None:
     with pytest.raises(ModelSourceError, match=f"{scheme}:// are not supported") as raised:
         fetch(f"{scheme}://organisation/model")
     assert raised.value.reason is StartupFailure.MODEL_UNSUPPORTED

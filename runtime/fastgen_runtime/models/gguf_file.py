@@ -21,6 +21,7 @@ _SCALARS: Final = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q",
     12: "<d",
 }  # fmt: skip
+_MAGIC: Final = b"GGUF"
 _STRING: Final = 8
 _ARRAY: Final = 9
 _DEFAULT_ALIGNMENT: Final = 32
@@ -69,6 +70,21 @@ def read_gguf(path: Path) -> GGUFFile:
         raise invalid(f"{path.name} is no whole GGUF file: {error}") from error
 
 
+def read_gguf_head(head: bytes, name: str) -> dict[str, Any]:
+    """The settings that the first bytes of a file hold whole; raises ModelError."""
+    metadata: dict[str, Any] = {}
+    cursor = _Cursor(head)
+    try:
+        _, num_pairs = _read_counts(cursor)
+        for _ in range(num_pairs):
+            key = cursor.string()
+            metadata[key] = cursor.value(cursor.scalar("<I"))
+    except (struct.error, UnicodeDecodeError, _DamagedError) as error:
+        if not head.startswith(_MAGIC):
+            raise invalid(f"{name} is no GGUF file: {error}") from error
+    return metadata
+
+
 class _DamagedError(Exception):
     pass
 
@@ -76,7 +92,7 @@ class _DamagedError(Exception):
 class _Cursor:
     """A position in the file that never runs past its end."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap | bytes) -> None:
         self.data = data
         self.at = 0
 
@@ -115,12 +131,7 @@ class _Cursor:
 
 def _parse(data: mmap.mmap) -> GGUFFile:
     cursor = _Cursor(data)
-    if cursor.take(4) != b"GGUF":
-        raise _DamagedError("it does not begin with GGUF")
-    version = cursor.scalar("<I")
-    if version not in (2, 3):
-        raise unsupported(f"GGUF version {version} is not supported; supported: 2, 3")
-    num_tensors, num_pairs = cursor.scalar("<Q"), cursor.scalar("<Q")
+    num_tensors, num_pairs = _read_counts(cursor)
     if num_tensors + num_pairs > len(data):
         raise _DamagedError("its counts exceed its size")
     metadata = {}
@@ -133,6 +144,16 @@ def _parse(data: mmap.mmap) -> GGUFFile:
     directory = [_entry(cursor) for _ in range(num_tensors)]
     start = -(-cursor.at // alignment) * alignment
     return GGUFFile(metadata, {tensor.name: tensor for tensor in _tensors(data, start, directory)})
+
+
+def _read_counts(cursor: _Cursor) -> tuple[int, int]:
+    """Of tensors and of key/value pairs, which follow."""
+    if cursor.take(4) != _MAGIC:
+        raise _DamagedError("it does not begin with GGUF")
+    version = cursor.scalar("<I")
+    if version not in (2, 3):
+        raise unsupported(f"GGUF version {version} is not supported; supported: 2, 3")
+    return cursor.scalar("<Q"), cursor.scalar("<Q")
 
 
 def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:

@@ -1,241 +1,186 @@
-"""Models of the Hugging Face Hub, kept in the cache that Hugging Face's own tools use.
+"""Models of the Hugging Face Hub, kept in the cache that Hugging Face's own tools use."""
 
-HF_HOME and HF_HUB_CACHE move the cache, HF_ENDPOINT the hub, HF_HUB_OFFLINE forbids to ask it.
-A private or gated model's token is read from HF_TOKEN, and from nowhere else.
-"""
-
-import hashlib
-import logging
-import os
-import re
-import shutil
-import sys
-from collections.abc import Collection, Mapping
-from glob import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.log import log_event
 from fastgen_runtime.models.architectures import config_from_hf
-from fastgen_runtime.models.gguf_config import config_from_gguf
-from fastgen_runtime.models.hf_folder import WEIGHTS, WEIGHTS_INDEX, read_json, shard_names
-from fastgen_runtime.models.model_config import unsupported
-from fastgen_runtime.sources.download_log import download_log
-from fastgen_runtime.sources.hub_errors import HubError, explain
-from fastgen_runtime.sources.hub_source import SCHEME, HubModel
+from fastgen_runtime.models.hf_folder import WEIGHTS_INDEX, read_json
+from fastgen_runtime.sources.gguf_head import check_gguf_head
+from fastgen_runtime.sources.hub_cache import HubFile, RepositoryCache, is_commit
+from fastgen_runtime.sources.hub_choice import CONFIG, SMALL_FILES, choose_gguf, choose_weights
+from fastgen_runtime.sources.hub_errors import explain
+from fastgen_runtime.sources.hub_info import file_url, info_url, read_info
+from fastgen_runtime.sources.hub_source import HubModel
+from fastgen_runtime.sources.model import Model
+from fastgen_runtime.sources.model_lock import model_lock
+from fastgen_runtime.sources.transfer import RemoteFile, Transfer
+from fastgen_runtime.sources.trouble import DownloadError, PassingError, RefusalError
 from fastgen_runtime.startup_error import ModelError
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-    from huggingface_hub._revision import ResolvedRevision
 
-_CONFIG: Final = "config.json"
-_SMALL_FILES: Final = (
-    _CONFIG,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    WEIGHTS_INDEX,
-)
-"""What a checkpoint reads besides its weights; code and pickled weights are never fetched."""
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """may_be_stale: where a branch was in the cache counts when the hub does not answer at once."""
+
+    endpoint: str
+    has_token: bool
+    is_offline: bool = False
+    may_be_stale: bool = False
 
 
-def fetch_hub(model: HubModel, cache: Path | None = None) -> Path:
+def deliver_hub(
+    model: HubModel, cache: Path, hub: Hub, transfer: Transfer, *, resolve_only: bool
+) -> Model:
     """The model's folder or GGUF file in the cache, downloaded where it is not there yet.
 
-    Its architecture is checked before any weights are fetched. Raises ModelError.
+    Its architecture is checked before any weights are fetched. resolve_only: none are. Raises
+    ModelError and OSError.
     """
-    import huggingface_hub
-    from huggingface_hub import constants
-
-    _fit_to_our_log()
-    token = os.environ.get("HF_TOKEN") or None
-    cache = cache or Path(constants.HF_HUB_CACHE).expanduser()
-    # False: no token that somebody once saved on this machine.
-    api = huggingface_hub.HfApi(constants.ENDPOINT, token=token or False, library_name="fastgen")
     try:
-        return _Snapshot(model, api, cache).fetch()
-    except ModelError:
-        raise
-    except Exception as error:  # of several libraries, with no base in common
-        raise explain(error, str(model), constants.ENDPOINT, cache, token) from None
+        commit = _Commit.resolve(model, RepositoryCache(cache, model.repository), hub, transfer)
+        return commit.deliver(resolve_only)
+    except RefusalError as refusal:
+        raise explain(refusal, model, hub.endpoint, hub.has_token) from None
 
 
-class _Snapshot:
-    """One model at one commit."""
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """One model at one commit. files: all that the commit has."""
 
-    def __init__(self, model: HubModel, api: "HfApi", cache: Path) -> None:
-        self._model = model
-        self._api = api
-        self._cache = cache
-        self._revision: ResolvedRevision = api.resolve_revision(
-            model.repository, revision=model.revision, cache_dir=cache
-        )
+    model: HubModel
+    repository: RepositoryCache
+    hub: Hub
+    transfer: Transfer
+    commit: str
+    files: Mapping[str, HubFile]
+
+    @classmethod
+    def resolve(
+        cls, model: HubModel, repository: RepositoryCache, hub: Hub, transfer: Transfer
+    ) -> "_Commit":
+        """The commit that the model's revision names."""
+        revision = model.revision or "main"
+
+        def at(commit: str, files: Mapping[str, HubFile]) -> _Commit:
+            return cls(model, repository, hub, transfer, commit, files)
+
+        def cached() -> _Commit | None:
+            commit = repository.commit_of(revision)
+            if commit is None:
+                return None
+            found = at(commit, repository.files_of(commit) or repository.files_in(commit))
+            return found if found.is_complete() else None
+
+        def ask() -> _Commit:
+            try:
+                answer = transfer.read_once(info_url(hub.endpoint, model))
+            except PassingError as trouble:
+                if hub.may_be_stale and (known := cached()):
+                    log_event("the cache serves without the hub", why=str(trouble))
+                    return known
+                raise
+            commit, files = read_info(answer, hub.endpoint)
+            repository.keep(revision, commit, files)
+            return at(commit, files)
+
+        if is_commit(revision) and (files := repository.files_of(revision)):
+            return at(revision, files)
+        if hub.is_offline:
+            if known := cached():
+                return known
+            raise _offline(model, repository)
+        return transfer.patience.persist(ask)
+
+    @property
+    def folder(self) -> Path:
+        return self.repository.snapshot(self.commit)
+
+    def lacking(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not (self.folder / name).exists()]
+
+    def is_complete(self) -> bool:
+        """Whether all that a replica needs of it is in the cache."""
+        try:
+            gguf = choose_gguf(self.model, self.files)
+            small = [gguf] if gguf else self._small_files()
+            return not self.lacking(small) and (bool(gguf) or not self.lacking(self._weights()))
+        except ModelError:
+            return False
+
+    def deliver(self, resolve_only: bool) -> Model:
         log_event(
             "model of the hub",
-            repository=model.repository,
-            revision=str(self._revision),
-            commit=self._revision.resolved,
+            repository=self.model.repository,
+            revision=self.model.revision or "main",
+            commit=self.commit,
         )
-
-    def fetch(self) -> Path:
-        folder = self._download([_CONFIG] if self._model.file is None else [])
-        sizes = self._files(folder)
-        gguf = choose_gguf(self._model, sizes)
+        gguf = choose_gguf(self.model, self.files)
         if gguf is not None:
-            if not (folder / gguf).exists():
-                self._check_gguf()
-            self._get(folder, {gguf: sizes[gguf]})
-            return folder / gguf
-        config_from_hf(read_json(folder / _CONFIG, required=True))
-        small = [name for name in _SMALL_FILES if name in sizes]
-        self._get(folder, {name: sizes[name] for name in small})
-        index = read_json(folder / WEIGHTS_INDEX) if WEIGHTS_INDEX in small else {}
-        weights = choose_weights(str(self._model), sizes, index)
-        self._get(folder, {name: sizes[name] for name in weights})
-        return folder
+            path, names = self.folder / gguf, [gguf]
+            if self.lacking(names) and not self.hub.is_offline:
+                check_gguf_head(self.transfer.head(self._url(gguf), gguf).data, gguf)
+        else:
+            path = self.folder
+            self._get([CONFIG] if CONFIG in self.files else [])
+            config_from_hf(read_json(path / CONFIG, required=True))
+            small = self._small_files()
+            self._get([name for name in small if name == WEIGHTS_INDEX or not resolve_only])
+            names = [*small, *self._weights()]
+        size_bytes = sum(self.files[name].size_bytes for name in names)
+        self.transfer.progress.resolved(self.commit, path, size_bytes)
+        if not resolve_only:
+            self._get(names)
+        return Model(self.commit, path, size_bytes)
 
-    def _files(self, folder: Path) -> dict[str, int]:
-        """Bytes of every file of the commit; of the cached ones where the hub never told."""
-        from huggingface_hub import get_cached_repo_tree
-        from huggingface_hub.errors import CachedRepoTreeNotFoundError
+    def _small_files(self) -> list[str]:
+        return [name for name in SMALL_FILES if name in self.files]
 
-        try:
-            tree = get_cached_repo_tree(
-                self._model.repository, revision=self._revision, cache_dir=self._cache
+    def _weights(self) -> tuple[str, ...]:
+        """Needs the index, where there is one."""
+        index = read_json(self.folder / WEIGHTS_INDEX) if WEIGHTS_INDEX in self.files else {}
+        return choose_weights(str(self.model), self.files, index)
+
+    def _url(self, name: str) -> str:
+        return file_url(self.hub.endpoint, self.model, self.commit, name)
+
+    def _get(self, names: Sequence[str]) -> None:
+        """Downloads the files that are missing."""
+        if self.lacking(names):
+            if self.hub.is_offline:
+                raise _offline(self.model, self.repository)
+            with model_lock(self.repository.lock, self.transfer.progress.waits_for_another):
+                self._download(self.lacking(names))
+        for name in names:
+            self.transfer.progress.has(name, self.files[name].size_bytes)
+
+    def _download(self, names: Sequence[str]) -> None:
+        checksums = {name: self.files[name].checksum for name in names}
+        wanted = [
+            RemoteFile(
+                self._url(name),
+                name,
+                self.files[name].size_bytes,
+                self.repository.blob(checksum),
+                checksum,
             )
-            return {file.path: file.size for file in tree}
-        except CachedRepoTreeNotFoundError:
-            return {
-                str(path.relative_to(folder)): path.stat().st_size
-                for path in folder.rglob("*")
-                if path.is_file()
-            }
-
-    def _check_gguf(self) -> None:
-        """Refuses an architecture that the hub knows of and we do not."""
-        info = self._api.model_info(
-            self._model.repository, revision=self._revision.resolved, expand=["gguf"]
+            for name, checksum in checksums.items()
+            if checksum is not None and not self.repository.blob(checksum).exists()
+        ]
+        # Two names may have the same content.
+        self.transfer.bring(
+            list({file.target: file for file in wanted}.values()), self.repository.cache
         )
-        architecture = (info.gguf or {}).get("architecture")
-        if architecture is None:
-            return
-        try:
-            config_from_gguf({"general.architecture": architecture}, ())
-        except ModelError as error:
-            # That the other settings are missing is no wonder: they are in the file.
-            if error.reason is StartupFailure.MODEL_UNSUPPORTED:
-                raise
-
-    def _get(self, folder: Path, sizes: Mapping[str, int]) -> None:
-        """Downloads the files that are missing and checks what came."""
-        missing = {name: size for name, size in sizes.items() if not (folder / name).exists()}
-        if not missing:
-            return
-        check_room(self._cache, sum(missing.values()))
-        with download_log(folder.parents[1] / "blobs", sum(missing.values())):
-            self._download(list(missing))
-        for name in missing:
-            check_sum(folder / name)
-
-    def _download(self, names: list[str]) -> Path:
-        """Asks for the list of files, too, where it is not known yet."""
-        path = self._api.snapshot_download(
-            self._model.repository,
-            revision=self._revision,
-            cache_dir=self._cache,
-            allow_patterns=[escape(name) for name in names],
-        )
-        return Path(path)
+        for name, checksum in checksums.items():
+            if checksum is not None:
+                self.repository.link(self.commit, name, checksum)
 
 
-def choose_gguf(model: HubModel, names: Collection[str]) -> str | None:
-    """The GGUF file to fetch; None: the repository's safetensors are. Raises ModelError."""
-    gguf = sorted(name for name in names if name.endswith(".gguf"))
-    if model.file is not None:
-        if model.file not in names:
-            raise HubError(
-                StartupFailure.MODEL_NOT_FOUND,
-                f"{SCHEME}{model.repository} has no file {model.file}; "
-                f"its GGUF files: {', '.join(gguf) or 'none'}",
-            )
-        return model.file
-    if any(name.endswith(".safetensors") and "/" not in name for name in names):
-        return None
-    if not gguf:
-        pickled = any(name.endswith((".bin", ".pt", ".pth")) for name in names)
-        raise unsupported(
-            f"{model} holds no safetensors and no GGUF file"
-            + (": pickled weights can run code when loaded, convert them" if pickled else "")
-        )
-    if len(gguf) > 1:
-        raise HubError(
-            StartupFailure.MODEL_NOT_FOUND,
-            f"{model} holds {len(gguf)} GGUF files: name one, "
-            f"{SCHEME}{model.repository}/FILE, of {', '.join(gguf)}",
-        )
-    return gguf[0]
-
-
-def choose_weights(
-    source: str, names: Collection[str], index: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """The safetensors to fetch; raises ModelError for what no replica could load."""
-    if _CONFIG not in names:
-        raise unsupported(f"{source} holds no {_CONFIG}")
-    if "tokenizer.json" not in names:
-        raise unsupported(f"{source} holds no tokenizer.json: only fast tokenizers are read")
-    if WEIGHTS in names:
-        return (WEIGHTS,)
-    shards = shard_names(index) if index else sorted(
-        name for name in names if name.endswith(".safetensors") and "/" not in name
-    )  # fmt: skip
-    if missing := [name for name in shards if name not in names]:
-        raise HubError(StartupFailure.MODEL_INVALID, f"{source} lacks {', '.join(missing)}")
-    return tuple(shards)
-
-
-def check_room(cache: Path, num_bytes: int) -> None:
-    """Raises HubError when the disk of the cache has less room."""
-    existing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < num_bytes:
-        raise HubError(
-            StartupFailure.MODEL_NOT_FOUND,
-            f"the download needs {num_bytes / 1e9:.1f} GB and {cache} has {free / 1e9:.1f} GB "
-            "left: make room, or name another folder in HF_HOME",
-        )
-
-
-def check_sum(path: Path) -> None:
-    """Compares a large file with the SHA-256 that it is stored under; removes it and raises.
-
-    Small files are stored under a Git hash, and only their size is checked.
-    """
-    blob = path.resolve()
-    if not _SHA256.fullmatch(blob.name):
-        return
-    with blob.open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
-    if actual != blob.name:
-        path.unlink()
-        blob.unlink(missing_ok=True)
-        raise HubError(
-            StartupFailure.MODEL_INVALID,
-            f"{path.name} came with the SHA-256 {actual}, and {blob.name} was announced: it was "
-            "removed, start again to download it anew",
-        )
-
-
-def _fit_to_our_log() -> None:
-    """Bars only on a terminal, and the library's warnings as lines of our log."""
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    logger = logging.getLogger("huggingface_hub")
-    logger.handlers.clear()
-    logger.propagate = True
+def _offline(model: HubModel, repository: RepositoryCache) -> DownloadError:
+    return DownloadError(
+        StartupFailure.MODEL_NOT_FOUND,
+        f"{model} is not complete in {repository.cache}, and HF_HUB_OFFLINE forbids to download "
+        "it: unset that, or fetch the model first",
+    )

