@@ -1,7 +1,7 @@
 """Makes all the Kubernetes objects that a FastGenDeployment stands for."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -20,6 +20,7 @@ from fastgen_operator.delivery import (
 from fastgen_operator.delivery_children import delivery_children
 from fastgen_operator.delivery_pod import model_in_pod
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
+from fastgen_operator.monitoring import MONITORING_KINDS, monitoring_children
 from fastgen_operator.owner import Owner
 from fastgen_operator.privileges import check_privileges
 from fastgen_operator.protection import protection_children
@@ -42,12 +43,17 @@ def id_of(manifest: KubernetesObject) -> Id:
 
 
 def make_children(
-    owner: Owner, spec: Spec, settings: Settings, delivery: Delivery | None = None
+    owner: Owner,
+    spec: Spec,
+    settings: Settings,
+    delivery: Delivery | None = None,
+    served: Collection[str] = (),
 ) -> tuple[KubernetesObject, ...]:
-    """The manifests of all children, in the order of CHILD_KINDS.
+    """The manifests of all children, in the order of CHILD_KINDS and MONITORING_KINDS.
 
     `delivery` tells how far the model is; None: nothing was observed. Until it is delivered, the
-    replicas' Deployment is as it runs, or left out. Raises merge.TemplateError when
+    replicas' Deployment is as it runs, or left out. `served`: those of MONITORING_KINDS that the
+    cluster knows. Raises merge.TemplateError when
     `spec.podTemplate` cannot be merged, or asks for more than the settings allow.
     """
     delivery = delivery or not_started(owner.name, spec.model)
@@ -56,13 +62,15 @@ def make_children(
         *delivery_children(owner, spec, settings, delivery),
         *balancer_children(owner, spec, settings.images, settings.prometheus_url),
         *protection_children(owner, spec, settings.network_policies),
+        *monitoring_children(owner, spec, settings.monitoring, served),
     ]
     for child in children:
         if id_of(child) == ("Deployment", names.balancer_name(owner.name)):
             # The one setting of the operator that reaches running pods.
             _mark(child, declared_fingerprint(spec, settings.prometheus_url))
     gated = _behind_gate(children, names.replica_name(owner.name), delivery)
-    return tuple(sorted(gated, key=lambda child: CHILD_KINDS.index(child["kind"])))
+    order = (*CHILD_KINDS, *MONITORING_KINDS)
+    return tuple(sorted(gated, key=lambda child: order.index(child["kind"])))
 
 
 def wanted_replicas(

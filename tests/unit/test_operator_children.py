@@ -31,7 +31,7 @@ from fastgen_operator.children import CHILD_KINDS, make_children
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION
 from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner, owner_of
-from fastgen_operator.reconcile import declared_children
+from fastgen_operator.reconcile import declared_children, read_spec
 from fastgen_operator.settings import Images, Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -245,7 +245,8 @@ def test_in_place_needs_no_spare_capacity() -> None:
     ],
 )  # fmt: skip
 def test_a_stored_spec_that_no_longer_fits_is_named(raw: dict[str, Any], path: str) -> None:
-    problem = declared_children(OWNER, raw, SETTINGS)
+    spec = read_spec(raw)
+    problem = spec if isinstance(spec, Problem) else declared_children(OWNER, spec, SETTINGS)
     assert isinstance(problem, Problem)
-    assert problem.reason == "InvalidSpec"
+    assert problem.reason == ("PodTemplateInvalid" if "podTemplate" in raw else "InvalidSpec")
     assert path in problem.message

@@ -36,6 +36,14 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- define "fastgen.monitoringLabels" -}}
+{{- $pairs := list }}
+{{- range $name, $value := dig "monitoring" "labels" dict .Values.AsMap }}
+{{- $pairs = append $pairs (printf "%s=%s" $name $value) }}
+{{- end }}
+{{- join "," $pairs }}
+{{- end }}
+
 {{- define "fastgen.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
