@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from observed_objects import NOW, OWNER
 
 from fastgen_api import names
@@ -29,6 +30,14 @@ IN_PODS = Spec(HUB)
 COMMIT = "c0ffee" * 6 + "cafe"
 PATH = f"huggingface/hub/models--owner--name/snapshots/{COMMIT}"
 GIGABYTE = 10**9
+
+
+def with_model(spec: Spec, **changes: Any) -> Spec:
+    return msgspec.structs.replace(spec, model=msgspec.structs.replace(spec.model, **changes))
+
+
+def with_cache(**changes: Any) -> Spec:
+    return with_model(CACHED, cache=msgspec.structs.replace(CACHE, **changes))
 
 
 def at(seconds: float) -> str:
