@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from fastgen_api import names
 from fastgen_api.spec import Spec, parse
 from fastgen_cli.explain_advice import Advice, advice
 from fastgen_cli.explain_facts import Facts, event_time
@@ -66,7 +67,7 @@ def explain(facts: Facts, now: datetime) -> Explanation:
         replicas=() if spec is None else replica_points(facts, spec, now),
         problems=found,
         pods=states,
-        events=tuple(_events(facts, now)),
+        events=tuple(_events(facts, states, now)),
         advice=advice(facts, spec, states),
         unread=facts.unread,
     )
@@ -81,12 +82,18 @@ def _spec(facts: Facts) -> tuple[Spec | None, tuple[Point, ...]]:
         return None, (Point(text, str(error)),)
 
 
-def _events(facts: Facts, now: datetime) -> Iterator[EventLine]:
-    """What happened to the FastGenDeployment, and what went wrong with its parts."""
+def _events(facts: Facts, states: tuple[PodState, ...], now: datetime) -> Iterator[EventLine]:
+    """What happened to the FastGenDeployment, and what goes wrong with its parts."""
     name = facts.name
-    parts = {pod["metadata"]["name"] for pod in facts.pods}
-    parts |= {claim["metadata"]["name"] for claim in facts.claims}
-    ours = [each for each in facts.events if _is_ours(each["involvedObject"], name, parts)]
+    claims = {claim["metadata"]["name"] for claim in facts.claims}
+    # What a pod complained of while it started is over once it serves.
+    over = {each.name for each in states if each.state == "Ready"}
+    ours = [
+        each
+        for each in facts.events
+        if _is_ours(each["involvedObject"], name, claims)
+        and each["involvedObject"].get("name") not in over
+    ]
     for event in sorted(ours, key=event_time)[-MOST_EVENTS:]:
         about = event["involvedObject"]
         yield EventLine(
@@ -99,9 +106,9 @@ def _events(facts: Facts, now: datetime) -> Iterator[EventLine]:
         )
 
 
-def _is_ours(about: dict[str, str], name: str, parts: set[str]) -> bool:
+def _is_ours(about: dict[str, str], name: str, claims: set[str]) -> bool:
     """Whether an event is about the FastGenDeployment or a part; parts may be gone already."""
     found = about.get("name", "")
-    return (
-        found == name or found in parts or bool(re.fullmatch(PART.format(re.escape(name)), found))
-    )
+    if found == name:
+        return about.get("kind") == names.KIND
+    return found in claims or re.fullmatch(PART.format(re.escape(name)), found) is not None

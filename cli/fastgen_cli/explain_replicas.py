@@ -51,7 +51,8 @@ def _count(facts: Facts, spec: Spec) -> str:
     existing = int(facts.status.get("replicas", 0))
     ready = int(facts.status.get("readyReplicas", 0))
     verb = "is" if wanted == 1 else "are"
-    return f"{plural(wanted, 'replica')} {verb} wanted; {existing} exist, {ready} ready."
+    exist = "exists" if existing == 1 else "exist"
+    return f"{plural(wanted, 'replica')} {verb} wanted; {existing} {exist}, {ready} ready."
 
 
 def _mode(spec: Spec) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from fastgen_cli.explain import EventLine, Explanation
@@ -27,10 +26,13 @@ STYLES: Final = {
 def show(explanation: Explanation, console: Console) -> None:
     """Prints it; commands are never broken, so that they can be pasted."""
     mark, style = ("✓", "bold green") if explanation.ready else ("✗", "bold red")
-    head = Text.assemble(
-        (f"{mark} {explanation.name}", style), f" in namespace {explanation.namespace}\n"
+    console.print(
+        Text.assemble(
+            (f"{mark} {explanation.name}", style), f" in namespace {explanation.namespace}"
+        ),
+        soft_wrap=True,
     )
-    console.print(head.append(f"  {explanation.summary}"))
+    _hang(console, "  ", Text(explanation.summary))
     _section(console, "Why this many replicas", explanation.replicas)
     title = "Worth knowing" if explanation.ready else "Why it is not ready"
     _section(console, title, explanation.problems)
@@ -40,18 +42,30 @@ def show(explanation: Explanation, console: Console) -> None:
     if explanation.events:
         _title(console, "Lately")
         for event in explanation.events:
-            console.print(Padding(_event(event), (0, 0, 0, 2)))
+            _event(console, event)
     if explanation.advice:
         _title(console, "What to do")
         for number, advice in enumerate(explanation.advice, 1):
-            console.print(Padding(Text(f"{number}. {advice.text}"), (0, 0, 0, 2)))
+            _hang(console, f"  {number}. ", Text(advice.text))
             if advice.command:
-                # Unbroken, however narrow the terminal is.
                 console.print(Text(f"     {advice.command}", style="cyan"), soft_wrap=True)
     if explanation.unread:
         _title(console, "Not seen, for lack of rights")
         for sentence in explanation.unread:
-            console.print(Padding(Text(f"• {sentence}", style="yellow"), (0, 0, 0, 2)))
+            _hang(console, "  • ", Text(sentence, style="yellow"))
+
+
+def _hang(console: Console, prefix: str, text: Text) -> None:
+    """A paragraph whose lines all begin where the first one's text begins."""
+    lines = text.wrap(console, max(20, console.width - len(prefix)))
+    for number, line in enumerate(lines):
+        line.rstrip()
+        start = prefix if number == 0 else " " * len(prefix)
+        console.print(Text(start).append_text(line), soft_wrap=True)
+
+
+def _quote(console: Console, words: str) -> None:
+    _hang(console, "    ", Text(f"“{words}”", style="italic"))
 
 
 def _title(console: Console, text: str) -> None:
@@ -64,9 +78,9 @@ def _section(console: Console, title: str, points: Iterable[Point]) -> None:
         return
     _title(console, title)
     for point in points:
-        console.print(Padding(Text(f"• {point.text}"), (0, 0, 0, 2)))
+        _hang(console, "  • ", Text(point.text))
         if point.quote:
-            console.print(Padding(Text(f"“{point.quote}”", style="italic"), (0, 0, 0, 4)))
+            _quote(console, point.quote)
 
 
 def _pods(console: Console, pods: tuple[PodState, ...]) -> None:
@@ -81,13 +95,12 @@ def _pods(console: Console, pods: tuple[PodState, ...]) -> None:
             line.append(f"  {plural(pod.restarts, 'restart')}", style="yellow")
         console.print(line, soft_wrap=True)
         if pod.words:
-            console.print(Padding(Text(f"“{pod.words}”", style="italic"), (0, 0, 0, 4)))
+            _quote(console, pod.words)
 
 
-def _event(event: EventLine) -> Text:
-    style = "yellow" if event.type == "Warning" else ""
-    text = Text(f"{ago(event.age_seconds)}  ", style="dim")
-    text.append(event.reason, style=style)
+def _event(console: Console, event: EventLine) -> None:
+    text = Text(event.reason, style="yellow" if event.type == "Warning" else "")
     times = f" ({event.count} times)" if event.count > 1 else ""
     about = f" {event.about}" if event.about else ""
-    return text.append(f"{about}{times}: {event.message}")
+    words = Text(f"{about}{times}: {event.message}")
+    _hang(console, f"  {ago(event.age_seconds):>10}  ", Text.assemble(text, words))
