@@ -17,9 +17,11 @@ What a Job or an init container that runs it needs to know:
   state Downloading and clears what an earlier run left; the last has Delivered or Failed. While the
   download waits to try again, reason and message say why. PATH is relative to DIR and known
   together with REVISION and SIZE_BYTES, before the weights come. A download whose ConfigMap has
-  got another key meanwhile writes no more. Whoever applies the ConfigMap must own none of `data`.
+  got another key meanwhile writes no more. A REVISION that it holds of the same key is the commit
+  that is brought, whatever the branch has become: what a run resolved, the next one goes on with.
+  Whoever applies the ConfigMap must own none of `data`.
 * `--resolve-only`: fetches no weights. REVISION, PATH and SIZE_BYTES are what the download will
-  have, the state is Delivered.
+  have, the state is Delivered, and there are no DOWNLOADED_BYTES.
 * Exit codes: 0: delivered; 1: a failure that no retry mends (source, access, checksum,
   architecture); 75 (EX_TEMPFAIL): one that may pass (server, network, room in the cache, a report
   that did not arrive, SIGTERM). With either the termination log holds `Reason: sentence`.
@@ -39,12 +41,12 @@ import typer
 
 from fastgen_api.names import DeliveryState, StartupFailure
 from fastgen_runtime.log import log_event, log_problem, start_logging
-from fastgen_runtime.sources.config_map import ACCOUNT_FOLDER, ConfigMap
+from fastgen_runtime.sources.config_map import ACCOUNT_FOLDER, ConfigMap, UnreportedError
 from fastgen_runtime.sources.deliver import SCHEMES, Order, deliver
 from fastgen_runtime.sources.delivery_report import DeliveryReport
 from fastgen_runtime.sources.model import Model, caches_in
 from fastgen_runtime.sources.patience import Limits, limits_from
-from fastgen_runtime.sources.progress import Progress, logged
+from fastgen_runtime.sources.progress import Progress, Told, logged
 from fastgen_runtime.sources.trouble import without_secrets
 from fastgen_runtime.startup_error import ModelError
 from fastgen_runtime.termination import leave_message
@@ -76,7 +78,7 @@ def download(
     """Bring a model into a cache."""
     start_logging("fastgen-download")
     signal.signal(signal.SIGTERM, _stop)
-    progress = Progress()
+    progress = Progress(Told(brings_all=not resolve_only))
     order = Order(source, caches_in(cache.absolute()), Limits(), revision, resolve_only)
     with _report(config_map, key, namespace, progress, order) as report:
         sys.exit(_run(order, progress, report))
@@ -85,12 +87,25 @@ def download(
 def _run(order: Order, progress: Progress, report: DeliveryReport | None) -> int:
     """Brings the model and tells how that went; the exit code."""
     try:
+        pinned = report.pinned() if report else None
+    except UnreportedError as error:
+        sentence = f"the API server cannot be asked what was resolved before: {error}"
+        return _fail(StartupFailure.DOWNLOAD_FAILED, sentence)
+    order = replace(order, pinned=pinned)
+    try:
         with report.running() if report else nullcontext(), logged(progress):
             model = _bring(order, progress)
     except ModelError as error:
         if report is not None:
             report.end(DeliveryState.FAILED, (error.reason, str(error)))
         return _fail(error.reason, str(error))
+    except Exception as error:
+        log_problem("a fault of the program", error)
+        sentence = f"the program failed ({type(error).__name__}): its log tells more"
+        failure = StartupFailure.DOWNLOAD_FAILED, sentence
+        if report is not None:
+            report.end(DeliveryState.FAILED, failure)
+        return _fail(*failure)
     log_event(
         "resolved" if order.resolve_only else "delivered",
         revision=model.revision,

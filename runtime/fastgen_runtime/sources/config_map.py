@@ -11,6 +11,7 @@ import httpx2
 from fastgen_api import names
 from fastgen_api.names import DeliveryField
 from fastgen_runtime.sources.delivery_fields import Fields
+from fastgen_runtime.sources.trouble import without_secrets
 
 ACCOUNT_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _REQUEST_SECONDS: Final = 10.0
@@ -63,6 +64,13 @@ class ConfigMap:
         """Closes the connections."""
         self._client.close()
 
+    def told(self) -> Mapping[str, str]:
+        """What it says of this model, by an earlier run; raises UnreportedError."""
+        found = self._ask("GET")
+        self._note_version(found)
+        data: dict[str, str] = (found or {}).get("data") or {}
+        return data if data.get(DeliveryField.KEY) == self._key else {}
+
     def merge(self, fields: Fields) -> None:
         """Writes the fields; raises UnreportedError and SupersededError."""
         if self._version is None:
@@ -75,7 +83,8 @@ class ConfigMap:
                 self._note_version(answer)
                 return
             found = self._ask("GET")
-            if found is None or found.get("data", {}).get(DeliveryField.KEY) != self._key:
+            # One that was deleted, and made anew by the operator, speaks of no model yet.
+            if found is None or _key_of(found, self._key) != self._key:
                 raise SupersededError
             self._note_version(found)
         raise UnreportedError("others write it all the time")
@@ -85,6 +94,7 @@ class ConfigMap:
 
     def _ask(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """The object as it is by now; None: it was written by somebody else meanwhile."""
+        token = ""
         try:
             # The kubelet replaces the token before it runs out.
             token = (self._account / "token").read_text(encoding="ascii").strip()
@@ -100,7 +110,12 @@ class ConfigMap:
                 return None
             found: dict[str, Any] = answer.json()
         except (httpx2.RequestError, OSError, ValueError) as error:
-            raise UnreportedError(f"{type(error).__name__}: {error}") from None
+            words = without_secrets(str(error), token)
+            raise UnreportedError(f"{type(error).__name__}: {words}") from None
         if answer.status_code >= 400:
             raise UnreportedError(f"{answer.status_code}: {found.get('message', '')}")
         return found
+
+
+def _key_of(found: Mapping[str, Any], default: str) -> str:
+    return str((found.get("data") or {}).get(DeliveryField.KEY, default))

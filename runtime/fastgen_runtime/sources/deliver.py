@@ -6,9 +6,9 @@ HF_TOKEN, and from nowhere else.
 
 import errno
 import os
-from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fastgen_api.names import StartupFailure
@@ -31,7 +31,8 @@ SCHEMES: Final = (HUB_SCHEME, HTTPS_SCHEME)
 class Order:
     """What is to be brought, and how.
 
-    revision: of an hf:// source that names none. resolve_only: no weights. may_be_stale: where a
+    revision: of an hf:// source that names none. pinned: the commit that was resolved before, and
+    outdoes both. resolve_only: no weights. may_be_stale: where a
     branch was in the cache counts when the hub does not answer at once.
     """
 
@@ -41,6 +42,7 @@ class Order:
     revision: str | None = None
     resolve_only: bool = False
     may_be_stale: bool = False
+    pinned: str | None = None
 
 
 def deliver(order: Order, progress: Progress, environment: Mapping[str, str] = os.environ) -> Model:
@@ -48,7 +50,7 @@ def deliver(order: Order, progress: Progress, environment: Mapping[str, str] = o
 
     Raises ModelError; its text holds no token and no query of a URL.
     """
-    token = environment.get("HF_TOKEN") or None
+    token = _token(environment)
     bring = _bring_from_hub if order.source.startswith(HUB_SCHEME) else _bring_over_https
     try:
         return bring(order, progress, token)
@@ -65,10 +67,11 @@ def _bring_from_hub(order: Order, progress: Progress, token: str | None) -> Mode
     from fastgen_runtime.sources.hub import Hub, deliver_hub
 
     model = parse_hub_source(order.source, order.revision)
+    if order.pinned is not None:
+        model = replace(model, revision=order.pinned)
     has_token, is_offline = token is not None, constants.is_offline_mode()
     hub = Hub(constants.ENDPOINT, has_token, is_offline, order.may_be_stale)
-    with closing(Web(hub.endpoint, token, order.limits.stall_seconds)) as web:
-        transfer = Transfer(web, Patience(order.limits, progress.waits), progress)
+    with _transfer(hub.endpoint, order, progress, token) as transfer:
         return deliver_hub(model, order.caches.hub, hub, transfer, resolve_only=order.resolve_only)
 
 
@@ -79,8 +82,7 @@ def _bring_over_https(order: Order, progress: Progress, token: str | None) -> Mo
             StartupFailure.CONFIG_INVALID,
             f"{file} has no revisions: {order.revision} is for hf:// sources, remove it",
         )
-    with closing(Web(file.url, token, order.limits.stall_seconds)) as web:
-        transfer = Transfer(web, Patience(order.limits, progress.waits), progress)
+    with _transfer(file.url, order, progress, token) as transfer:
         return deliver_https(
             file,
             order.caches.files,
@@ -88,6 +90,27 @@ def _bring_over_https(order: Order, progress: Progress, token: str | None) -> Mo
             has_token=token is not None,
             resolve_only=order.resolve_only,
         )
+
+
+@contextmanager
+def _transfer(
+    server: str, order: Order, progress: Progress, token: str | None
+) -> Iterator[Transfer]:
+    def tell(sentence: str) -> None:
+        progress.waits(without_secrets(sentence, token))
+
+    with closing(Web(server, token, order.limits.stall_seconds)) as web:
+        yield Transfer(web, Patience(order.limits, tell), progress)
+
+
+def _token(environment: Mapping[str, str]) -> str | None:
+    # A Secret that was made from a file ends with a line break.
+    token = environment.get("HF_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise DownloadError(
+            StartupFailure.CONFIG_INVALID, "HF_TOKEN holds characters that no token has"
+        )
+    return token or None
 
 
 def _unusable(error: OSError, caches: Caches) -> DownloadError:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fastgen_api.names import DeliveryState, StartupFailure
+from fastgen_api.names import DeliveryField, DeliveryState, StartupFailure
 from fastgen_runtime.log import log_event
 from fastgen_runtime.sources.config_map import ConfigMap, SupersededError, UnreportedError
 from fastgen_runtime.sources.delivery_fields import Fields, fields_of, is_worth_telling
@@ -30,6 +30,12 @@ class DeliveryReport:
         self._last: Fields = {}
         self._last_at = -REPORT_SECONDS
         self._is_superseded = False
+
+    def pinned(self) -> str | None:
+        """The commit that an earlier run resolved this model to; raises UnreportedError."""
+        revision = self._config_map.told().get(DeliveryField.REVISION)
+        self._progress.pins(revision)
+        return revision
 
     @contextmanager
     def running(self) -> Iterator[None]:

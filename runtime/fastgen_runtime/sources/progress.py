@@ -19,7 +19,8 @@ _TERMINAL_SECONDS: Final = 0.5
 class Told:
     """revision, path, size_bytes: None until they are known. wait: why nothing comes, else empty.
 
-    busy: what is done to bytes that have come, else empty.
+    busy: what is done to bytes that have come, else empty. brings_all: not only what the source
+    resolves to.
     """
 
     revision: str | None = None
@@ -28,13 +29,14 @@ class Told:
     downloaded_bytes: int = 0
     wait: str = ""
     busy: str = ""
+    brings_all: bool = True
 
 
 @dataclass(slots=True)
 class Progress:
     """What the connections of one download note, from several threads."""
 
-    _told: Told = Told()
+    _told: Told = field(default_factory=Told)
     _files: dict[str, int] = field(default_factory=dict)
     _furthest: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -44,6 +46,11 @@ class Progress:
         """All of it at this moment."""
         with self._lock:
             return replace(self._told, downloaded_bytes=sum(self._files.values()))
+
+    def pins(self, revision: str | None) -> None:
+        """What the source names was resolved before."""
+        with self._lock:
+            self._told = replace(self._told, revision=revision)
 
     def resolved(self, revision: str | None, path: Path, size_bytes: int) -> None:
         """What the source names is known. path: what the model's will be."""
@@ -57,7 +64,8 @@ class Progress:
             self._files[name] = num_bytes
             if is_more:
                 self._furthest[name] = num_bytes
-                self._told = replace(self._told, wait="", busy="")
+                if self._told.wait or self._told.busy:
+                    self._told = replace(self._told, wait="", busy="")
             return is_more
 
     def restarts(self, name: str) -> None:
