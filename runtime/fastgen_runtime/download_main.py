@@ -87,35 +87,24 @@ def download(
 def _run(order: Order, progress: Progress, report: DeliveryReport | None) -> int:
     """Brings the model and tells how that went; the exit code."""
     try:
-        pinned = report.pinned() if report else None
-    except UnreportedError as error:
-        sentence = f"the API server cannot be asked what was resolved before: {error}"
-        return _fail(StartupFailure.DOWNLOAD_FAILED, sentence)
-    order = replace(order, pinned=pinned)
-    try:
         with report.running() if report else nullcontext(), logged(progress):
             model = _bring(order, progress)
     except ModelError as error:
-        if report is not None:
-            report.end(DeliveryState.FAILED, (error.reason, str(error)))
-        return _fail(error.reason, str(error))
+        failure = error.reason, str(error)
     except Exception as error:
         log_problem("a fault of the program", error)
         sentence = f"the program failed ({type(error).__name__}): its log tells more"
         failure = StartupFailure.DOWNLOAD_FAILED, sentence
-        if report is not None:
-            report.end(DeliveryState.FAILED, failure)
-        return _fail(*failure)
-    log_event(
-        "resolved" if order.resolve_only else "delivered",
-        revision=model.revision,
-        path=str(model.path),
-        bytes=model.size_bytes,
-    )
-    if report is None or report.end(DeliveryState.DELIVERED):
-        return 0
-    sentence = "the model is in the cache, but the API server cannot be told"
-    return _fail(StartupFailure.DOWNLOAD_FAILED, sentence)
+    else:
+        what = "resolved" if order.resolve_only else "delivered"
+        fields = {"revision": model.revision, "path": str(model.path), "bytes": model.size_bytes}
+        log_event(what, **fields)
+        if report is None or report.end(DeliveryState.DELIVERED):
+            return 0
+        return _fail(StartupFailure.DOWNLOAD_FAILED, "the API server cannot be told of the model")
+    if report is not None:
+        report.end(DeliveryState.FAILED, failure)
+    return _fail(*failure)
 
 
 def _bring(order: Order, progress: Progress) -> Model:

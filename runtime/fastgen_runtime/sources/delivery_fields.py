@@ -26,7 +26,7 @@ def fields_of(
         DeliveryField.REVISION: told.revision,
         DeliveryField.PATH: str(told.path.relative_to(root)) if told.path else None,
         DeliveryField.SIZE_BYTES: None if told.size_bytes is None else str(told.size_bytes),
-        DeliveryField.DOWNLOADED_BYTES: str(told.downloaded_bytes),
+        DeliveryField.DOWNLOADED_BYTES: str(told.downloaded_bytes) if told.brings_all else None,
         DeliveryField.REASON: reason,
         DeliveryField.MESSAGE: message or None,
     }

@@ -23,7 +23,9 @@ from fastgen_runtime.sources.web import Web
 _CONNECTIONS: Final = 4
 """Files that come at the same time."""
 _HEAD_BYTES: Final = 65536
-_RANGE: Final = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+)")
+_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+LARGEST_ANSWER_BYTES: Final = 32 * 10**9
+"""Content networks serve no more than 50 GB at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Transfer:
     def _head(self, url: str, name: str) -> Head:
         data = bytearray()
         with self.web.get(url, {"Range": f"bytes=0-{_HEAD_BYTES - 1}"}) as response:
-            size = _total_bytes(response)
+            size = _Span.of(response).total
             if size is None:
                 raise DownloadError(
                     StartupFailure.MODEL_INVALID,
@@ -148,25 +150,30 @@ class Transfer:
         return file.checksum.of(partial.path)
 
     def _fill(self, file: RemoteFile, partial: Partial) -> None:
-        """One request for what is missing; raises PassingError when something still is."""
+        """Asks for what is missing; raises PassingError when something still is."""
         start = partial.num_bytes
-        may_go_on = file.checksum is not None or partial.validator is not None
-        if start > file.size_bytes or not may_go_on:
+        if start > file.size_bytes or not (file.checksum or partial.validator):
             start = 0
         self.progress.has(file.name, start)
-        if 0 < start == file.size_bytes:
-            return
-        headers = {}
-        if start:
-            headers["Range"] = f"bytes={start}-"
-            if file.checksum is None and partial.validator is not None:
-                headers["If-Range"] = partial.validator
+        have = start if partial.path.exists() else -1
         try:
-            with self.web.get(file.url, headers) as response:
-                self._receive(file, partial, response, start)
+            while have < file.size_bytes:
+                have = self._ask_from(file, partial, max(have, 0))
         except PassingError as trouble:
             trouble.has_moved = partial.num_bytes > start
             raise
+
+    def _ask_from(self, file: RemoteFile, partial: Partial, start: int) -> int:
+        """One request; how much is here after it."""
+        headers = {}
+        if start or file.size_bytes > LARGEST_ANSWER_BYTES:
+            last = start + LARGEST_ANSWER_BYTES - 1
+            headers["Range"] = f"bytes={start}-{last if last < file.size_bytes else ''}"
+        if start and file.checksum is None and partial.validator is not None:
+            headers["If-Range"] = partial.validator
+        try:
+            with self.web.get(file.url, headers) as response:
+                return self._receive(file, partial, response, start)
         except RefusalError as refusal:
             if refusal.status != 416 or not start:
                 raise
@@ -175,18 +182,16 @@ class Transfer:
 
     def _receive(
         self, file: RemoteFile, partial: Partial, response: httpx2.Response, start: int
-    ) -> None:
-        total = _total_bytes(response)
-        if total is not None and total != file.size_bytes:
-            raise _other_size(file, response, total)
-        have = _first_byte(response)
-        if have not in (0, start):
-            raise PassingError(
-                f"{host_of(file.url)} sent another part of {file.name} than asked for"
-            )
-        if have == 0:
+    ) -> int:
+        span = _Span.of(response)
+        if span.total is not None and span.total != file.size_bytes:
+            raise _other_size(file, response, span.total)
+        if span.first not in (0, start):
+            raise PassingError(f"{host_of(file.url)} sent another part of {file.name}")
+        if span.first == 0:
             # Also where the server knows no ranges, or has another version by now.
             partial.begin(_validator(response))
+        have, end = span.first, file.size_bytes if span.end is None else span.end
         with partial.open_at(have) as out:
             for piece in response.iter_raw():
                 self.patience.check_stopped()
@@ -194,14 +199,32 @@ class Transfer:
                 have += len(piece)
                 if self.progress.has(file.name, have):
                     self.patience.note_progress()
-                if have > file.size_bytes:
+                if have > end:
+                    partial.drop()
                     break
-        if have != file.size_bytes:
-            if have > file.size_bytes:
-                partial.drop()
+        if have != end:
             raise PassingError(
                 f"{host_of(file.url)} sent {have} of {file.size_bytes} bytes of {file.name}"
             )
+        return have
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Which bytes of the file a response holds. end, total: None where it does not tell."""
+
+    first: int
+    end: int | None
+    total: int | None
+
+    @classmethod
+    def of(cls, response: httpx2.Response) -> "_Span":
+        if response.status_code == 206:
+            part = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            return cls(int(part[1]), int(part[2]) + 1, int(part[3])) if part else cls(0, None, None)
+        length = response.headers.get("Content-Length", "")
+        total = int(length) if length.isascii() and length.isdigit() else None
+        return cls(0, total, total)
 
 
 def check_room(cache: Path, num_bytes: int) -> None:
@@ -236,20 +259,6 @@ def _other_size(file: RemoteFile, response: httpx2.Response, total: int) -> Exce
             StartupFailure.DOWNLOAD_FAILED, f"{sentence}: it was changed meanwhile, start again"
         )
     return PassingError(sentence)
-
-
-def _total_bytes(response: httpx2.Response) -> int | None:
-    """Of the whole file, whatever part of it the response holds."""
-    if response.status_code == 206:
-        span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        return int(span[2]) if span else None
-    length = response.headers.get("Content-Length", "")
-    return int(length) if length.isascii() and length.isdigit() else None
-
-
-def _first_byte(response: httpx2.Response) -> int:
-    span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    return int(span[1]) if response.status_code == 206 and span and span[1] else 0
 
 
 def _validator(response: httpx2.Response) -> str | None:
