@@ -18,6 +18,10 @@ pytestmark = pytest.mark.cluster
 
 Resource = create_namespaced_resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL)
 MODEL = {"source": "file:///models/m.gguf"}
+HUB = {"source": "hf://owner/name"}
+CLAIM = {"type": "PersistentVolumeClaim", "size": "60Gi"}
+OWN_CLAIM = {"type": "PersistentVolumeClaim", "claimName": "mine"}
+SHARED = {"storageClassName": "fast", "accessModes": ["ReadWriteMany"], "retentionPolicy": "Delete"}
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +130,40 @@ WRONG: list[tuple[str, Any, str]] = [
     ("model/source", "file:///", "spec.model.source"),
     ("model/source", "file:///my model.gguf", "without spaces"),
     ("model/source", "ftp://host/m", "spec.model.source"),
+    ("model/source", "hf://name", "spec.model.source must be hf://owner/name"),
+    ("model/source", "hf://owner/name/a.bin", "spec.model.source must be hf://owner/name"),
+    ("model/source", "pvc://claim", "spec.model.source must be pvc://claim/path"),
+    ("model/source", "pvc://Claim/m.gguf", "spec.model.source must be pvc://claim/path"),
+    ("model/source", "pvc://claim/../m.gguf", "a path inside it without .."),
+    ("model/source", "https://host/m.bin", "spec.model.source must be https://host/path/FILE"),
+    ("model/source", "https://user:word@host/m.gguf", "without user or password"),
+    ("model/source", "https://host/m.gguf#sha256=1", "#sha256= and 64 hex digits"),
+    ("model/revision", "main", "spec.model.revision is for hf:// sources"),
+    ("model", {"source": "hf://a/b@v1", "revision": "v2"}, "both name a revision"),
+    ("model/tokenSecretRef", {"name": "a", "key": "b"}, "spec.model.tokenSecretRef is for"),
+    ("model", HUB | {"tokenSecretRef": {"name": "a"}}, "spec.model.tokenSecretRef.key"),
+    ("model/cache", CLAIM, "spec.model.cache is for hf:// and https:// sources"),
+    ("model", {"source": "pvc://c/m.gguf", "cache": CLAIM}, "spec.model.cache is for hf://"),
+    ("model", HUB | {"cache": {"size": "1Gi"}}, "spec.model.cache.type must be Persistent"),
+    (
+        "model",
+        HUB | {"cache": {"type": "EmptyDir", "claimName": "c"}},
+        "spec.model.cache.type must be PersistentVolumeClaim",
+    ),
+    (
+        "model",
+        HUB | {"cache": {"type": "PersistentVolumeClaim"}},
+        "spec.model.cache.size is needed for a new claim",
+    ),
+    ("model", HUB | {"cache": CLAIM | {"claimName": "c"}}, "not both"),
+    (
+        "model",
+        HUB | {"cache": OWN_CLAIM | {"retentionPolicy": "Delete"}},
+        "spec.model.cache.claimName names a claim of yours",
+    ),
+    ("model", HUB | {"cache": CLAIM | {"size": "2 GB"}}, "spec.model.cache.size"),
+    ("model", HUB | {"cache": CLAIM | {"size": 0}}, "spec.model.cache.size must be at least 1Mi"),
+    ("model", HUB | {"cache": CLAIM | {"accessModes": ["RWX"]}}, "spec.model.cache.accessModes[0]"),
     ("model/servedName", "my model", "spec.model.servedName"),
     ("model/servedName", "", "spec.model.servedName"),
     ("slo/targetPercent", "100", "spec.slo.targetPercent"),
@@ -214,7 +252,15 @@ def test_the_longest_name_is_accepted(client: Client) -> None:
 
 
 RIGHT: list[tuple[str, Any]] = [
-    ("model/cache/type", "EmptyDir"),
+    ("model", HUB),
+    ("model", HUB | {"revision": "refs/pr/1", "tokenSecretRef": {"name": "a", "key": "b"}}),
+    ("model", HUB | {"cache": {"type": "EmptyDir"}}),
+    ("model", HUB | {"cache": {}}),
+    ("model", {"source": "hf://owner/name@v1/a.gguf"}),
+    ("model", {"source": "pvc://claim/folder/m.gguf"}),
+    ("model", {"source": f"https://host/a/m.gguf?x=1#sha256={'0' * 64}"}),
+    ("model", HUB | {"cache": CLAIM | SHARED}),
+    ("model", HUB | {"cache": OWN_CLAIM}),
     ("model/servedName", "meta-llama/Llama-3.1-8B"),
     ("engine/quantization", "None"),
     ("engine/tensorParallelSize", 1),
