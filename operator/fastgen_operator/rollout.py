@@ -132,7 +132,7 @@ def standstill(state: RolloutState) -> Shortage | None:
     """
     if not state.replicas.is_current or state.leaving or state.template is None:
         return None
-    if not any(is_placed(pod) for pod in state.earlier):
+    if not state.earlier:
         return None
     if any(not is_ready(pod) and not unscheduled(pod) for pod in state.latest):
         return None
