@@ -1,5 +1,6 @@
 """Draws `fastgen top`."""
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,8 +15,6 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH: Final = 20
 NAME_WIDTH: Final = (12, 40)
 GAP: Final = 2
-HEAD_LINES: Final = 3
-FOOT_LINES: Final = 2
 NOTHING: Final = "–"
 
 
@@ -98,10 +97,11 @@ DISPENSABLE: Final = ("TTFT P50", "SLO", "KV", "RUN", "P95")
 def draw(picture: Picture, width: int, height: int | None = None) -> Text:
     """The screen for a terminal of that size; without a height all rows."""
     columns, name_width = fit(picture.rows, width)
-    lines = [_head(picture, width), _status(picture, width), Text()]
+    lines = [_head(picture, width), *_status(picture, width), Text()]
     if picture.rows:
-        lines.append(_titles(columns, name_width))
-        lines += _body(picture, columns, name_width, width, height)
+        lines.append(_titles(columns, name_width, width if any(picture.rates.values()) else 0))
+        room = None if height is None else height - len(lines)
+        lines += _body(picture, columns, name_width, width, room)
     else:
         lines.append(Text("No FastGenDeployment here.", style="yellow"))
     return Text("\n").join(lines)
@@ -149,32 +149,40 @@ def _head(picture: Picture, width: int) -> Text:
     return text
 
 
-def _status(picture: Picture, width: int) -> Text:
-    text = Text(picture.source, style="yellow" if picture.is_degraded else "dim")
-    text.truncate(width * 2, overflow="ellipsis")
-    return text
+def _status(picture: Picture, width: int) -> list[Text]:
+    lines = textwrap.wrap(picture.source, width, max_lines=2, placeholder=" …")
+    return [Text(line, style="yellow" if picture.is_degraded else "dim") for line in lines]
 
 
-def _titles(columns: Sequence[Column], name_width: int) -> Text:
+def _titles(columns: Sequence[Column], name_width: int, width: int) -> Text:
     cells = "".join(f"{'':{GAP}}{column.title:>{column.width}}" for column in columns)
-    return Text(f"{'NAME':<{name_width}}{cells}", style="bold")
+    titles = f"{'NAME':<{name_width}}{cells}"
+    if len(titles) + GAP + SPARK_WIDTH <= width:
+        titles += f"{'':{GAP}}{'TOK/S BEFORE':>{SPARK_WIDTH}}"
+    return Text(titles, style="bold")
 
 
 def _body(
-    picture: Picture, columns: Sequence[Column], name_width: int, width: int, height: int | None
+    picture: Picture, columns: Sequence[Column], name_width: int, width: int, room: int | None
 ) -> list[Text]:
-    room = len(picture.rows) * 2 if height is None else height - HEAD_LINES - FOOT_LINES
-    lines: list[Text] = []
-    for shown, row in enumerate(picture.rows):
+    """The rows, each with its note beneath; those that do not fit are counted."""
+    blocks = []
+    for row in picture.rows:
         block = [_line(picture, row, columns, name_width, width)]
         if row.note:
             note = Text(f"  {row.note}", style="dim" if row.is_ready else "yellow")
             note.truncate(width, overflow="ellipsis")
             block.append(note)
-        if len(lines) + len(block) > room:
-            left = len(picture.rows) - shown
-            lines.append(Text(f"… {left} more: enlarge the window, or name a namespace with -n"))
-            break
+        blocks.append(block)
+    if room is None or sum(map(len, blocks)) <= room:
+        return [line for block in blocks for line in block]
+    lines: list[Text] = []
+    for shown, block in enumerate(blocks):
+        if len(lines) + len(block) >= room:
+            left = len(blocks) - shown
+            more = Text(f"… {left} more: enlarge the window, or name a namespace with -n")
+            more.truncate(width, overflow="ellipsis")
+            return [*lines, more]
         lines += block
     return lines
 
@@ -184,10 +192,11 @@ def _line(
 ) -> Text:
     name = Text(_name(row, picture.rows), style="" if row.is_ready else "bold yellow")
     name.truncate(name_width, overflow="ellipsis", pad=True)
+    line = Text().append_text(name)
     for column in columns:
-        name.append(f"{'':{GAP}}")
-        name.append(f"{column.show(row):>{column.width}}", style=column.style(row))
+        line.append(f"{'':{GAP}}")
+        line.append(f"{column.show(row):>{column.width}}", style=column.style(row))
     bars = spark(picture.rates.get((row.namespace, row.name), ()))
-    if bars and len(name) + GAP + SPARK_WIDTH <= width:
-        name.append(f"{'':{GAP}}{bars:>{SPARK_WIDTH}}", style="cyan")
-    return name
+    if bars and len(line) + GAP + SPARK_WIDTH <= width:
+        line.append(f"{'':{GAP}}{bars:>{SPARK_WIDTH}}", style="cyan")
+    return line
