@@ -61,7 +61,7 @@ class OperatorProcess:
         program = Path(sys.executable).parent / "fastgen-operator"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen([program], env=environment, stderr=log, stdout=log)
-        wait_until("the operator is healthy", self.is_healthy, seconds=60)
+        wait_until("the operator is ready", lambda: self.answers("/readyz"), seconds=60)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -69,13 +69,19 @@ class OperatorProcess:
             self.process.wait(timeout=30)
             self.process = None
 
-    def is_healthy(self) -> bool:
+    def answers(self, path: str) -> bool:
+        """Whether one of its probes is content."""
+        return self.answer(path) is not None
+
+    def answer(self, path: str) -> str | None:
+        """What it answers with 200; None: nothing, or with another status."""
         if self.process is None or self.process.poll() is not None:
             raise RuntimeError(f"the operator ended: {self.log.read_text()[-2000:]}")
         try:
-            return httpx2.get(f"http://127.0.0.1:{self.port}/healthz").status_code == 200
+            answer = httpx2.get(f"http://127.0.0.1:{self.port}{path}")
         except httpx2.HTTPError:
-            return False
+            return None
+        return answer.text if answer.status_code == 200 else None
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
         return str(self.kubernetes.kubectl("-n", self.namespace, *words, stdin=stdin))
@@ -198,7 +204,7 @@ def operator_in(
             yield operator
         finally:
             operator.stop()
-            kubectl("delete", "namespace", namespace, "--wait")
+            kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
 
 
 @contextmanager
