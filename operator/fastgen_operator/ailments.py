@@ -29,12 +29,30 @@ OUT_OF_MEMORY: Final = "OOMKilled"
 NOT_MOUNTED: Final = "FailedMount"
 STARTUP_FAILURES: Final = frozenset(str(reason) for reason in StartupFailure)
 
+AILMENTS: Final = STARTUP_FAILURES | {
+    CRASHED,
+    IMAGE_PULL,
+    OUT_OF_MEMORY,
+    NOT_MOUNTED,
+    UNSCHEDULABLE,
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "FailedCreate",
+}
+"""Reasons for which somebody may have to do something."""
+
 WAITING_NORMALLY: Final = frozenset({"ContainerCreating", "PodInitializing", CRASHED})
 PULL_FAILURES: Final = frozenset(
     {"ErrImagePull", IMAGE_PULL, "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
 )
 TERMINATION_MESSAGE: Final = re.compile(r"\A\s*([A-Z][A-Za-z]+): (.+?)\s*\Z", re.DOTALL)
 BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
+PULL_PREFIXES: Final = re.compile(
+    r'rpc error: code = \w+ desc = |failed to pull and unpack image "[^"]*": '
+    r'|failed to resolve reference "[^"]*": |failed to (?:pull|resolve) image: '
+)
+"""What says once more that an image could not be pulled."""
 MAX_MESSAGE_LENGTH: Final = 1000
 MAX_LINE_LENGTH: Final = 400
 
@@ -111,7 +129,7 @@ def _waiting(pod: KubernetesObject) -> Problem | None:
         if reason in PULL_FAILURES:
             # The kubelet alternates between trying and backing off: one reason for both, so that
             # nothing flaps.
-            words = BACK_OFF.sub("", waiting.get("message", "")) or reason
+            words = PULL_PREFIXES.sub("", BACK_OFF.sub("", waiting.get("message", ""))) or reason
             told = f"container {name}: image {status.get('image', '')} cannot be pulled: {words}"
             return Problem(IMAGE_PULL, sentences(told, image_remedy(pod, name)))
         words = waiting.get("message", "") or reason

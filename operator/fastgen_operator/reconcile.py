@@ -23,14 +23,23 @@ from fastgen_operator.fingerprint import fingerprint
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.merge import TemplateError
 from fastgen_operator.mounts import mount_warning, pods_to_ask_about
+from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.observed import Observed, Problem, deployment_of
+from fastgen_operator.obsolete import obsolete_conditions
 from fastgen_operator.owner import Owner, owner_of
 from fastgen_operator.ownership import Claim, claim_on, conflict
 from fastgen_operator.queue import Key
 from fastgen_operator.rollout import RolloutDecision, carry_out, decide_rollout, rollout_state
 from fastgen_operator.settings import Settings
 from fastgen_operator.situation import Outcome
-from fastgen_operator.status import Notice, is_frozen, notices_of, same_status, status_of
+from fastgen_operator.status import (
+    OUR_CONDITIONS,
+    Notice,
+    is_frozen,
+    notices_of,
+    same_status,
+    status_of,
+)
 from fastgen_operator.template_trial import POD_TEMPLATE_REJECTED, deployment_to_try, refusal
 
 INVALID_SPEC: Final = "InvalidSpec"
@@ -248,6 +257,8 @@ class Reconciler:
             try:
                 after[identity] = await self._cluster.apply(marked)
             except ClusterError as error:
+                if error.code == 404 and identity[0] in MONITORING_KINDS:
+                    continue  # Its kind has just been taken away; the watch will tell.
                 if error.is_farewell or error.is_race or not error.is_rejection:
                     raise
                 problem = Problem(APPLY_REJECTED, f"{' '.join(identity)}: {error}")
@@ -277,7 +288,8 @@ class Reconciler:
         now = self._clock()
         previous = resource.get("status") or {}
         status = status_of(owner, result.observed, now, previous, outcome)
-        if same_status(status, previous):
+        obsolete = obsolete_conditions(resource, OUR_CONDITIONS)
+        if same_status(status, previous) and not obsolete:
             return
         await self._cluster.apply_status(owner, status)
         for notice in notices_of(previous, status, result.created):

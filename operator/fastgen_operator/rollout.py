@@ -206,7 +206,8 @@ def _blocked(
 
 
 def _no_room(way: str, words: str) -> Problem:
-    message = f"there is no room for a new replica beside the running ones ({words}). {way}"
+    said = words.rstrip(".")
+    message = f"there is no room for a new replica beside the running ones ({said}). {way}"
     return Problem(NO_ROOM_TO_SURGE, message)
 
 

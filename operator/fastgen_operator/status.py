@@ -8,7 +8,7 @@ from typing import Final
 from fastgen_api import names
 from fastgen_api.names import Component, Condition
 from fastgen_api.spec import KubernetesObject, Rollout, ScalingMode
-from fastgen_operator.ailments import STARTUP_FAILURES
+from fastgen_operator.ailments import AILMENTS
 from fastgen_operator.cold_start import cold_start_seconds
 from fastgen_operator.observed import Observed, deployment_of, pods_of
 from fastgen_operator.owner import Owner, selector_labels
@@ -128,25 +128,29 @@ def notices_of(
     """What is worth telling about the step from one status to the next."""
     before = _reasons(previous)
     notices = []
-    if created and not previous.get("observedGeneration"):
+    warned: dict[str, str] = {}  # Several conditions may tell of the same.
+    if created and previous.get("observedGeneration", 0) <= 0:
         notices.append(Notice("Normal", "Created", "made the replicas, the balancer and Service"))
     for condition in status["conditions"]:
         told = before.get(condition["type"])
         if told == (condition["status"], condition["reason"]):
             continue
         if _is_warning(condition):
-            notices.append(Notice("Warning", condition["reason"], condition["message"]))
+            warned.setdefault(condition["reason"], condition["message"])
         elif condition["type"] == Condition.READY and condition["status"] == "True":
             notices.append(Notice("Normal", "Ready", condition["message"]))
-    return tuple(dict.fromkeys(notices))
+    warnings = (Notice("Warning", reason, message) for reason, message in warned.items())
+    return (*notices, *warnings)
 
 
 def _is_warning(condition: KubernetesObject) -> bool:
     match condition["type"]:
-        case Condition.STALLED | Condition.CAPACITY_BLOCKED | Condition.FOREIGN_SCALER:
+        case Condition.STALLED | Condition.FOREIGN_SCALER:
             return bool(condition["status"] == "True")
-        case Condition.MODEL_READY:
-            return condition["status"] == "False" and condition["reason"] in STARTUP_FAILURES
+        case Condition.CAPACITY_BLOCKED | Condition.ROLLOUT_BLOCKED:
+            return bool(condition["status"] == "True")
+        case Condition.READY | Condition.MODEL_READY:
+            return condition["status"] == "False" and condition["reason"] in AILMENTS
         case _:
             return False
 

@@ -19,6 +19,7 @@ from fastgen_operator.kinds import (
     version_of,
 )
 from fastgen_operator.observed import Observed
+from fastgen_operator.obsolete import is_our_status
 from fastgen_operator.queue import Key
 
 Ref: TypeAlias = tuple[str, str]
@@ -240,7 +241,10 @@ def _version_of(found: KubernetesObject) -> int:
 
 
 def _kept(kind: str, found: KubernetesObject) -> dict[str, Any]:
-    """What is kept: nobody here asks who wrote which field."""
+    """What is kept: who wrote which field is asked only of our own status."""
     metadata = {name: each for name, each in found["metadata"].items() if name != "managedFields"}
+    if kind == names.KIND:
+        managed = found["metadata"].get("managedFields") or ()
+        metadata["managedFields"] = [each for each in managed if is_our_status(each)]
     # Items of a list do not tell their kind.
     return {"apiVersion": version_of(kind), "kind": kind, **found, "metadata": metadata}

@@ -106,7 +106,7 @@ def _reconciling(situation: Situation, problem: Problem | None) -> Verdict:
     if situation.paused:
         return Verdict(Condition.RECONCILING, False, PAUSED, _paused_message())
     if problem is None or situation.failure or situation.deadline or situation.undeliverable:
-        return Verdict(Condition.RECONCILING, False, "Done", "")
+        return Verdict(Condition.RECONCILING, False, "Done", "nothing is under way")
     return Verdict(Condition.RECONCILING, True, problem.reason, problem.message)
 
 
@@ -116,7 +116,7 @@ def _stalled(situation: Situation) -> Verdict:
         problem = situation.deadline
     if problem:
         return Verdict(Condition.STALLED, True, problem.reason, problem.message)
-    return Verdict(Condition.STALLED, False, "NotStalled", "")
+    return Verdict(Condition.STALLED, False, "NotStalled", "nothing is stuck for good")
 
 
 def _available(situation: Situation) -> Verdict:
