@@ -48,7 +48,7 @@ def _problems(facts: Facts, now: datetime) -> Iterator[Point]:
         yield Point(f"It is being deleted, since {ago(seconds_since(deleted, now))}.")
     if is_paused(facts):
         yield Point(f"It is paused: the annotation {PAUSED_ANNOTATION} keeps the operator away.")
-    elif not facts.status.get("observedGeneration"):
+    elif facts.status.get("observedGeneration", 0) <= 0:
         yield Point("No operator has taken it up yet.")
     elif not facts.is_current:
         observed = facts.status["observedGeneration"]
