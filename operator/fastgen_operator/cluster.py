@@ -30,6 +30,7 @@ RACE: Final = "the object has been modified"
 """How a write is refused that was made from an earlier version of what it changes."""
 UNTYPED: Final = "failed to create typed patch object"
 """How server-side apply refuses unknown fields: with these words, and with 500."""
+KIND_TERMINATING: Final = "custom resource definition is terminating"
 TERMINATING: Final = "because it is being terminated"
 
 
@@ -50,6 +51,11 @@ class ClusterError(Exception):
     def is_race(self) -> bool:
         """Whether somebody else wrote in between: from a new read the same may succeed."""
         return self.code == 409 and RACE in str(self)
+
+    @property
+    def is_kind_gone(self) -> bool:
+        """Whether the API server knows no such kind, or is about to forget it."""
+        return self.code == 404 or KIND_TERMINATING in str(self)
 
     @property
     def is_farewell(self) -> bool:

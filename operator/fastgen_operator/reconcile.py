@@ -22,8 +22,8 @@ from fastgen_operator.drift import content_fingerprint, is_applied, keep_templat
 from fastgen_operator.fingerprint import fingerprint
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.merge import TemplateError
-from fastgen_operator.mounts import mount_warning, pods_to_ask_about
 from fastgen_operator.monitoring import MONITORING_KINDS
+from fastgen_operator.mounts import mount_warning, pods_to_ask_about
 from fastgen_operator.observed import Observed, Problem, deployment_of
 from fastgen_operator.obsolete import obsolete_conditions
 from fastgen_operator.owner import Owner, owner_of
@@ -257,8 +257,8 @@ class Reconciler:
             try:
                 after[identity] = await self._cluster.apply(marked)
             except ClusterError as error:
-                if error.code == 404 and identity[0] in MONITORING_KINDS:
-                    continue  # Its kind has just been taken away; the watch will tell.
+                if error.is_kind_gone and identity[0] in MONITORING_KINDS:
+                    continue  # Its watch will tell, and soon.
                 if error.is_farewell or error.is_race or not error.is_rejection:
                     raise
                 problem = Problem(APPLY_REJECTED, f"{' '.join(identity)}: {error}")
