@@ -103,7 +103,11 @@ def _ready(situation: Situation, problem: Problem | None) -> Verdict:
 
 
 def _reconciling(situation: Situation, problem: Problem | None) -> Verdict:
-    if situation.paused:
+    """By kstatus a resource is done when nothing reconciles or stalls: Ready itself is not asked.
+
+    Of a paused edit the generation tells that it is not.
+    """
+    if situation.paused and (problem is None or not situation.applied):
         return Verdict(Condition.RECONCILING, False, PAUSED, _paused_message())
     if problem is None or situation.failure or situation.deadline or situation.undeliverable:
         return Verdict(Condition.RECONCILING, False, "Done", "nothing is under way")

@@ -214,7 +214,7 @@ def test_what_is_lost_while_paused_is_told_as_paused() -> None:
     gone = Observed({("Deployment", "chat-balancer"): deployment("chat-balancer", 2)})
     told = conditions(status_of(paused, gone, NOW, {"observedGeneration": 3}))
     assert told["Ready"] == ("False", "Paused")
-    assert told["Reconciling"] == ("False", "Paused")
+    assert told["Reconciling"] == ("True", "Paused")
     assert told["Stalled"] == ("False", "NotStalled")
 
 
