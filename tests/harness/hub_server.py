@@ -47,6 +47,11 @@ class Fault:
     is_damaged: bool = False
 
 
+def head_of(name: str) -> str:
+    """Stands in `HubServer.faults` for a file's first 64 KiB, when no more is asked for."""
+    return f"{name} head"
+
+
 def throttled(retry_after: str | None, status: int = 429) -> Fault:
     """retry_after: the header's text."""
     return Fault(status, {"Retry-After": retry_after} if retry_after is not None else {})
@@ -66,7 +71,8 @@ class HubServer:
 
     is_gated: files need TOKEN. is_private: everything does. faults: by the file's name (or API),
     one for each of the next answers. always: the same for all that have none of their own.
-    bytes_per_second: of each answer. has_ranges, has_etags: of the plain files.
+    listed_bytes: sizes that the API tells instead of the files' own. bytes_per_second: of each
+    answer. has_ranges, has_etags: of the plain files.
     """
 
     folder: Path
@@ -77,6 +83,7 @@ class HubServer:
     bytes_per_second: int | None = None
     faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
     always: dict[str, Fault] = field(default_factory=dict)
+    listed_bytes: dict[str, int] = field(default_factory=dict)
     url: str = ""
     content_url: str = ""
     requests: list[str] = field(default_factory=list)
@@ -133,10 +140,21 @@ class HubServer:
         if request.path_params.get("revision", "main") not in ("main", "v1", COMMIT):
             return _refusal(404, "RevisionNotFound")
         files = [
-            _sibling(path, request.query_params.get("blobs") == "true")
+            self._sibling(path, request.query_params.get("blobs") == "true")
             for path in sorted(self.folder.iterdir())
         ]
         return JSONResponse({"id": "test/tiny", "sha": COMMIT, "siblings": files})
+
+    def _sibling(self, path: Path, with_sizes: bool) -> dict[str, object]:
+        entry: dict[str, object] = {"rfilename": path.name}
+        if with_sizes:
+            data = path.read_bytes()
+            size = self.listed_bytes.get(path.name, len(data))
+            entry |= {"size": size, "blobId": git_hash(data)}
+            if len(data) > _LARGE_BYTES:
+                sha256 = hashlib.sha256(data).hexdigest()
+                entry["lfs"] = {"sha256": sha256, "size": size, "pointerSize": 128}
+        return entry
 
     def _resolve(self, request: Request) -> Response:
         self._note(request)
@@ -178,7 +196,8 @@ class HubServer:
 
     def _answer(self, request: Request, path: Path) -> Response:
         """The file, or the part that was asked for, or what goes wrong with it."""
-        fault = self._next_fault(path.name)
+        is_head = request.headers.get("range", "") == "bytes=0-65535"
+        fault = self._next_fault(head_of(path.name) if is_head else path.name)
         if fault.status is not None:
             return Response(status_code=fault.status, headers=fault.headers)
         data = path.read_bytes()
@@ -187,14 +206,14 @@ class HubServer:
             data = data[:-1] + bytes([data[-1] ^ 1])
         if fault.ending == "cut":
             data = data[: len(data) // 2]
-        start, end, last = 0, len(data), ""
+        start, end = 0, len(data)
         span = request.headers.get("range", "") if self.has_ranges else ""
         if span and request.headers.get("if-range", etag) == etag:
             first, _, last = span.removeprefix("bytes=").partition("-")
             start, end = int(first), min(len(data), int(last) + 1) if last else len(data)
             if start >= len(data):
                 return Response(status_code=416, headers={"Content-Range": f"bytes */{len(data)}"})
-        self._answered.append((path.name, start == 0 and not last))
+        self._answered.append((path.name, start == 0 and not is_head))
         headers = {"Content-Length": str(end - start)}
         headers |= {"Accept-Ranges": "bytes"} if self.has_ranges else {}
         headers |= {"ETag": etag} if self.has_etags else {}
@@ -218,17 +237,6 @@ class HubServer:
             self._closing.wait()
         if fault.ending in ("stall", "break"):
             raise ConnectionAbortedError("the test cuts the line")
-
-
-def _sibling(path: Path, with_sizes: bool) -> dict[str, object]:
-    entry: dict[str, object] = {"rfilename": path.name}
-    if with_sizes:
-        data = path.read_bytes()
-        entry |= {"size": len(data), "blobId": git_hash(data)}
-        if len(data) > _LARGE_BYTES:
-            sha256 = hashlib.sha256(data).hexdigest()
-            entry["lfs"] = {"sha256": sha256, "size": len(data), "pointerSize": 128}
-    return entry
 
 
 def _refusal(status: int, code: str) -> Response:
