@@ -28,6 +28,7 @@ from fastgen_operator.observed import Observed, Problem, deployment_of
 from fastgen_operator.obsolete import obsolete_conditions
 from fastgen_operator.owner import Owner, owner_of
 from fastgen_operator.ownership import Claim, claim_on, conflict
+from fastgen_operator.pause import missing_children
 from fastgen_operator.queue import Key
 from fastgen_operator.rollout import RolloutDecision, carry_out, decide_rollout, rollout_state
 from fastgen_operator.settings import Settings
@@ -87,6 +88,7 @@ class _Result:
     upgrade: str = ""
     created: bool = False
     delivery: Delivery | None = None
+    missing: tuple[Id, ...] = ()
 
 
 class Reconciler:
@@ -118,7 +120,7 @@ class Reconciler:
         observed, warned_again = await self._with_warnings(self._cluster.observe(owner))
         spec = read_spec(resource["spec"])
         if owner.paused:
-            result = _Result(observed)
+            result = _Result(observed, missing=self._missing(owner, spec, resource, observed))
         elif isinstance(spec, Problem):
             result = _Result(observed, spec)
         else:
@@ -126,7 +128,14 @@ class Reconciler:
         rollout = Rollout() if isinstance(spec, Problem) else spec.rollout
         course = self._course(owner, rollout, result.observed, memory)
         frozen = is_frozen(resource["spec"], self._settings)
-        outcome = Outcome(result.failure, result.upgrade, frozen, result.delivery, course)
+        outcome = Outcome(
+            result.failure,
+            result.upgrade,
+            frozen,
+            result.delivery,
+            missing=result.missing,
+            rollout=course,
+        )
         await self._report(owner, resource, result, memory, outcome)
         if result.failure and result.failure.reason in REJECTED:
             raise UnsettledError(result.failure.message)
@@ -172,6 +181,17 @@ class Reconciler:
         if failure is None and delivery.claim_problem:
             failure = Problem(CLAIM_IMMUTABLE, delivery.claim_problem)
         return replace(result, delivery=delivery, failure=failure)
+
+    def _missing(
+        self, owner: Owner, spec: Spec | Problem, resource: KubernetesObject, observed: Observed
+    ) -> tuple[Id, ...]:
+        """What a paused deployment lacks of what would be made."""
+        if isinstance(spec, Problem):
+            return ()
+        previous = resource.get("status") or {}
+        delivery = delivery_of(owner, spec, self._settings, observed, previous, self._clock())
+        children = declared_children(owner, spec, self._settings, delivery, observed.served)
+        return () if isinstance(children, Problem) else missing_children(children, observed)
 
     async def _with_claim(self, owner: Owner, spec: Spec, observed: Observed) -> Observed:
         """Adds the claim of the user's that the spec names: it does not carry our labels."""

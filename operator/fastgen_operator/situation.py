@@ -8,6 +8,7 @@ from typing import Final
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.ailments import first_ailment, startup_failure, unschedulable
+from fastgen_operator.children import Id
 from fastgen_operator.delivery import Delivery
 from fastgen_operator.foreign_scaler import scaler_problem
 from fastgen_operator.observed import Observed, Problem, Replicas, deployment_of, is_ready
@@ -34,6 +35,8 @@ class Outcome:
     """Whether the fleet's freeze holds the autoscaler."""
     delivery: Delivery | None = None
     """How far the model is, if that is known."""
+    missing: tuple[Id, ...] = ()
+    """Children that somebody has taken away from a paused deployment."""
     rollout: RolloutDecision = field(default_factory=RolloutDecision)
 
 
@@ -56,6 +59,7 @@ class Situation:
     """Why too long a time went by without progress."""
     upgrade: str
     paused: bool
+    missing: tuple[Id, ...]
     frozen: bool
     delivery: Delivery | None
     rollout: RolloutDecision
@@ -116,6 +120,7 @@ def situation_of(
         deadline=None if is_awaited else next(filter(None, late), None),
         upgrade=outcome.upgrade,
         paused=owner.paused,
+        missing=outcome.missing,
         frozen=outcome.frozen,
         delivery=outcome.delivery,
         rollout=outcome.rollout,

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fastgen_api import names
 from fastgen_api.names import Condition, ModelPhase
 from fastgen_operator.observed import UNSCHEDULABLE, Problem
+from fastgen_operator.pause import PAUSED, PAUSED_MESSAGE, paused_problem
 from fastgen_operator.progress import IN_PROGRESS
 from fastgen_operator.situation import Situation
 
-PAUSED: Final = "Paused"
 AS_DECLARED: Final = "AsDeclared"
 SCALED_TO_ZERO: Final = "ScaledToZero"
 FROZEN: Final = "Frozen"
@@ -69,8 +68,8 @@ def _problem(situation: Situation) -> Problem | None:
     """Why the deployment is not as declared: the most telling reason first."""
     if situation.failure:
         return situation.failure
-    if situation.paused and not situation.applied:
-        return Problem(PAUSED, _paused_message())
+    if situation.paused and (situation.missing or not situation.applied):
+        return paused_problem(situation.missing)
     if situation.is_complete:
         return None
     if situation.undelivered:
@@ -84,12 +83,8 @@ def _problem(situation: Situation) -> Problem | None:
     if found:
         return found
     if situation.paused:
-        return Problem(PAUSED, _paused_message())
+        return paused_problem()
     return Problem(IN_PROGRESS, situation.progress)
-
-
-def _paused_message() -> str:
-    return f"nothing is reconciled: remove the annotation {names.PAUSED_ANNOTATION}"
 
 
 def _ready(situation: Situation, problem: Problem | None) -> Verdict:
@@ -108,7 +103,7 @@ def _reconciling(situation: Situation, problem: Problem | None) -> Verdict:
     Of a paused edit the generation tells that it is not.
     """
     if situation.paused and (problem is None or not situation.applied):
-        return Verdict(Condition.RECONCILING, False, PAUSED, _paused_message())
+        return Verdict(Condition.RECONCILING, False, PAUSED, PAUSED_MESSAGE)
     if problem is None or situation.failure or situation.deadline or situation.undeliverable:
         return Verdict(Condition.RECONCILING, False, "Done", "nothing is under way")
     return Verdict(Condition.RECONCILING, True, problem.reason, problem.message)

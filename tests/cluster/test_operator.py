@@ -164,10 +164,14 @@ def test_paused_means_that_nothing_is_reconciled(operator: OperatorProcess, chat
         seconds=20,
     )
     operator.kubectl("delete", "service", chat)
-    operator.patch(chat, {"replicas": 2})
-    wait_until(
-        "told", lambda: operator.condition(chat, "Ready").get("reason") == "Paused", seconds=20
+    lost = wait_until(
+        "its loss",
+        lambda: (ready := operator.condition(chat, "Ready")).get("reason") == "Paused" and ready,
+        seconds=20,
     )
+    assert lost["message"].startswith(f"missing: Service {chat}; nothing is reconciled")
+    assert operator.condition(chat, "Stalled")["status"] == "False"
+    operator.patch(chat, {"replicas": 2})
     time.sleep(2)
     assert operator.find("service", chat) is None
     assert operator.get("deployment", "chat-replica")["spec"]["replicas"] == 1

@@ -196,11 +196,11 @@ def test_a_freeze_holds_the_autoscaler_and_nothing_else(scene: Scene) -> None:
     assert replicas(operator, "auto") == 1
 
     # A person may scale, and the freeze holds while the operator is away.
+    scene.is_hungry(2)
     operator.kubectl("scale", "fgd", "auto", "--replicas=2")
     wait_until("the person's number", lambda: made(operator, "auto") == 2, seconds=20)
     operator.stop()
-    scene.is_hungry(2)
-    time.sleep(6)
+    time.sleep(4)
     assert operator.writers_of("fastgendeployments/auto/scale", since) == ["admin"]
     assert templates() == before, "a freeze restarts no pod"
 

@@ -14,6 +14,7 @@ from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner, child_metadata
 from fastgen_operator.ownership import Claim, claim_on, conflict
+from fastgen_operator.pause import missing_children
 from fastgen_operator.settings import Images, Settings
 from fastgen_operator.situation import Outcome
 from fastgen_operator.status import is_frozen, notices_of, same_status, status_of
@@ -216,6 +217,22 @@ def test_what_is_lost_while_paused_is_told_as_paused() -> None:
     assert told["Ready"] == ("False", "Paused")
     assert told["Reconciling"] == ("True", "Paused")
     assert told["Stalled"] == ("False", "NotStalled")
+
+
+def test_what_was_taken_from_a_paused_resource_is_named() -> None:
+    paused = Owner("chat", "team", "uid-1", generation=3, paused=True)
+    outcome = Outcome(missing=(("Service", "chat"), ("Role", "chat-balancer")))
+    status = status_of(paused, observed(), NOW, {"observedGeneration": 3}, outcome)
+    told = conditions(status)
+    assert (told["Ready"], told["Stalled"][0]) == (("False", "Paused"), "False")
+    assert message(status, "Ready").startswith("missing: Service chat, Role chat-balancer; nothing")
+
+
+def test_a_job_that_has_done_its_work_is_not_missing() -> None:
+    children = [{"kind": "Job", "metadata": {"name": "chat-model-1"}},
+                {"kind": "Service", "metadata": {"name": "chat"}},
+                deployment("chat-replica", 1)]  # fmt: skip
+    assert missing_children(children, observed()) == (("Service", "chat"),)
 
 
 def test_every_child_carries_what_it_is_taken_back_by() -> None:
