@@ -163,7 +163,7 @@ def _scaling(facts: Facts, spec: Spec) -> Iterator[Advice]:
     blockers, mode = decision.get("blockers") or (), spec.scaling.mode
     if facts.holds(Condition.SCALING_FROZEN) and mode is ScalingMode.AUTO:
         yield Advice(
-            "End the freeze, or set replicas by hand meanwhile:",
+            "End the freeze (the chart's value scaling.frozen), or set replicas by hand meanwhile:",
             _kubectl(facts, f"scale {SHORT_NAME}/{facts.name} --replicas=N"),
         )
     if foreign_scalers(facts.autoscalers, facts.name) and mode is ScalingMode.AUTO:
