@@ -69,7 +69,7 @@ def _is_fetching(pod: KubernetesObject, earliest: datetime) -> bool:
         state = status.get("state") or {}
         ended = (state.get("terminated") or {}).get("finishedAt")
         if status["name"] == DOWNLOAD_CONTAINER and (
-            state.get("running") or (ended and datetime.fromisoformat(ended) > earliest)
+            state.get("running") is not None or (ended and datetime.fromisoformat(ended) > earliest)
         ):
             return True
     return False
@@ -77,7 +77,7 @@ def _is_fetching(pod: KubernetesObject, earliest: datetime) -> bool:
 
 def _running(pod: KubernetesObject, field: str, name: str | None) -> bool:
     return any(
-        (status.get("state") or {}).get("running") and name in (None, status["name"])
+        (status.get("state") or {}).get("running") is not None and name in (None, status["name"])
         for status in _statuses(pod, field)
     )
 
