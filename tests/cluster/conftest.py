@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from balancer_process import free_ports
 from cluster_access import wait_until
 from commands import Commands
 from operator_process import OperatorProcess, operator_in
@@ -48,7 +49,8 @@ def installed(
     """An operator in a namespace of this module, not started; its images do not exist."""
     images = {"runtime": "127.0.0.1:1/none:1", "control": "127.0.0.1:1/none:1"}
     name = f"fastgen-operator-{uuid.uuid4().hex[:6]}"
-    with operator_in(name, tmp_path_factory.mktemp("operator"), images, 18081) as operator:
+    (port,) = free_ports(1)
+    with operator_in(name, tmp_path_factory.mktemp("operator"), images, port) as operator:
         yield operator
 
 
