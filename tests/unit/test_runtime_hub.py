@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,21 @@ def test_the_cache_serves_without_a_hub(hub: HubServer, monkeypatch: pytest.Monk
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert fetch(f"{SOURCE}@v1") == path
     assert "HF_HUB_OFFLINE" in str(failure(f"{SOURCE}@main"))
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_cache_without_listings_serves_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As older tools have filled it, or as somebody copied it."""
+    path = fetch(f"{SOURCE}@v1")
+    copied = shutil.copytree(tmp_path / "cache", tmp_path / "copied", symlinks=True)
+    shutil.rmtree(copied / "models--test--tiny" / "trees")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(copied))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetch(f"{SOURCE}@v1") == copied / path.relative_to(tmp_path / "cache")
+    (copied / path.relative_to(tmp_path / "cache") / "model-00002-of-00002.safetensors").unlink()
+    assert "is not complete" in str(failure(f"{SOURCE}@v1"))
 
 
 def test_an_unsupported_architecture_costs_no_download(hub: HubServer) -> None:

@@ -235,13 +235,17 @@ def check_room(cache: Path, num_bytes: int) -> None:
 
 def cache_full(cache: Path, num_bytes: int | None) -> DownloadError:
     """num_bytes: what is missing, where that is known."""
-    needs = f"{num_bytes / 1e9:.3f} GB" if num_bytes is not None else "room"
+    needs = "room" if num_bytes is None else f"{_size(num_bytes)} more"
     return DownloadError(
         StartupFailure.CACHE_FULL,
-        f"the download needs {needs} more and {cache} has {_free_bytes(cache) / 1e9:.3f} GB left: "
-        "make room, or give a larger cache (spec.model.cache.size; outside Kubernetes another "
-        "folder in HF_HOME)",
+        f"the download needs {needs} and {cache} has {_size(_free_bytes(cache))} left: make room, "
+        "or give a larger cache (spec.model.cache.size; outside Kubernetes another folder in "
+        "HF_HOME)",
     )
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def _free_bytes(cache: Path) -> int:
