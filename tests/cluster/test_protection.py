@@ -1,0 +1,222 @@
+"""What surrounds the pods on a real cluster: Pod Security, network policies, evictions."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from balancer_process import free_ports
+from cluster_access import wait_until
+from commands import Commands
+from operator_process import OperatorProcess, operator_in
+
+from fastgen_api.spec import parse
+from fastgen_devcluster.command import CommandError
+from fastgen_devcluster.images import build_images
+from fastgen_operator.children import make_children
+from fastgen_operator.delivery import Delivered, Delivery, JobStep
+from fastgen_operator.owner import Owner
+from fastgen_operator.settings import Images, Settings
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+NAMESPACE = "fastgen-protection"
+SMALL = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "1536Mi"}}
+ENGINE = {"dtype": "Float32", "maxModelLength": 512, "maxConcurrentRequests": 4}
+KNOCK = """
+import socket, sys
+for target in sys.argv[1:]:
+    host, port = target.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=3).close()
+        print(target, "open")
+    except OSError:
+        print(target, "closed")
+"""
+CONFINED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """An operator, and `guarded`: a replica and two balancers where only confined pods may run."""
+    built = build_images()
+    images = {"runtime": built.runtime, "control": built.control}
+    (port,) = free_ports(1)
+    with operator_in(NAMESPACE, tmp_path_factory.mktemp("operator"), images, port) as operator:
+        operator.kubernetes.kubectl("label", "namespace", NAMESPACE, RESTRICTED)
+        operator.start()
+        operator.create("guarded", resources=SMALL, engine=ENGINE, balancer={"replicas": 2})
+        wait_until("Ready", lambda: is_ready(operator), seconds=180)
+        yield operator
+
+
+def is_ready(operator: OperatorProcess) -> bool:
+    return bool(operator.condition("guarded", "Ready").get("status") == "True")
+
+
+def pods(operator: OperatorProcess, component: str) -> list[Any]:
+    selector = f"fastgen.dev/deployment=guarded,app.kubernetes.io/component={component}"
+    found = operator.get("pods", "-l", selector)["items"]
+    return [each for each in found if "deletionTimestamp" not in each["metadata"]]
+
+
+@pytest.fixture(scope="module")
+def strangers(guarded: OperatorProcess, cluster: Commands, namespace: str) -> list[str]:
+    """Namespaces with a pod `stranger`: that of the deployment, and another."""
+    stranger = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger"},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "stranger",
+                    "image": guarded.images["control"],
+                    "command": ["sleep", "infinity"],
+                    "securityContext": CONFINED,
+                }
+            ],
+        },
+    }
+    for where in (NAMESPACE, namespace):
+        cluster.kubectl("create", "-n", where, "-f", "-", stdin=json.dumps(stranger))
+    for where in (NAMESPACE, namespace):
+        cluster.kubectl("wait", "-n", where, "--for=condition=Ready", "pod/stranger",
+                        "--timeout=60s")  # fmt: skip
+    return [NAMESPACE, namespace]
+
+
+def open_ports(cluster: Commands, where: str, address: str, *ports: int) -> set[int]:
+    """The ports at which a stranger is let in."""
+    targets = [f"{address}:{port}" for port in ports]
+    knock = ("exec", "-n", where, "stranger", "--", "python3", "-c", KNOCK, *targets)
+    told = dict(line.split() for line in cluster.kubectl(*knock).splitlines())
+    assert told.keys() == set(targets)
+    return {port for port in ports if told[f"{address}:{port}"] == "open"}
+
+
+def test_only_balancers_reach_replicas_and_everybody_the_balancers(
+    guarded: OperatorProcess, cluster: Commands, strangers: list[str]
+) -> None:
+    (replica,) = pods(guarded, "replica")
+    balancers = pods(guarded, "balancer")
+    assert len(balancers) == 2
+    for where in strangers:
+        address = replica["status"]["podIP"]
+        assert open_ports(cluster, where, address, 8000, 9000, 9090) == {9090}
+        for each in balancers:
+            ports = open_ports(cluster, where, each["status"]["podIP"], 8080, 9090, 9002, 9901)
+            assert ports == {8080, 9090}
+    service = guarded.get("service", "guarded")["spec"]["clusterIP"]
+    answer = httpx2.post(
+        f"http://{service}/v1/completions",
+        json={"model": "guarded", "prompt": "Hello", "max_tokens": 4},
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def test_prometheus_scrapes_what_is_guarded(guarded: OperatorProcess, cluster: Commands) -> None:
+    url = cluster.cluster.prometheus_url
+    if url is None:
+        pytest.skip("no Prometheus is known here")
+
+    def count(series: str) -> int:
+        query = f'count({series}{{deployment="guarded",deployment_namespace="{NAMESPACE}"}})'
+        answer = httpx2.get(f"{url}/api/v1/query", params={"query": query}).json()
+        return int(answer["data"]["result"][0]["value"][1]) if answer["data"]["result"] else 0
+
+    wait_until("the replica's series", lambda: count("fastgen_running_requests") == 1, seconds=30)
+    wait_until("both balancers'", lambda: count("fastgen_balancer_endpoints") == 2, seconds=30)
+
+
+def test_without_policies_the_replica_is_open(
+    guarded: OperatorProcess, cluster: Commands, strangers: list[str]
+) -> None:
+    """The refusals above are the policies' doing."""
+    guarded.stop()
+    guarded.start({"FASTGEN_NETWORK_POLICIES": "false"})
+    (replica,) = pods(guarded, "replica")
+    address = replica["status"]["podIP"]
+
+    def is_open() -> bool:
+        return open_ports(cluster, strangers[1], address, 8000, 9000) == {8000, 9000}
+
+    wait_until("an open replica", is_open, seconds=30)
+    assert guarded.get("networkpolicies")["items"] == []
+    guarded.stop()
+    guarded.start()
+    wait_until("a closed one", lambda: not open_ports(cluster, strangers[1], address, 8000),
+               seconds=30)  # fmt: skip
+    assert [each["metadata"]["uid"] for each in pods(guarded, "replica")] == [
+        replica["metadata"]["uid"]
+    ]
+
+
+def evict(operator: OperatorProcess, pod: Any) -> None:
+    name = pod["metadata"]["name"]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction"
+    operator.kubernetes.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+
+def test_one_balancer_stays_and_the_only_replica_may_go(guarded: OperatorProcess) -> None:
+    wait_until("Ready", lambda: is_ready(guarded), seconds=60)
+    first, second = pods(guarded, "balancer")
+    evict(guarded, first)
+    with pytest.raises(CommandError, match="disruption budget"):
+        evict(guarded, second)
+    evict(guarded, pods(guarded, "replica")[0])
+    assert [each["metadata"]["name"] for each in pods(guarded, "balancer")
+            if each["metadata"]["uid"] == second["metadata"]["uid"]]  # fmt: skip
+
+
+MODELS = [
+    {"source": "file:///models/a.gguf"},
+    {"source": "pvc://claim/a"},
+    {"source": "hf://owner/name", "tokenSecretRef": {"name": "s", "key": "k"}},
+    {"source": "hf://owner/name", "cache": {"type": "PersistentVolumeClaim"}},
+    {"source": "https://host/a.gguf", "cache": {"type": "PersistentVolumeClaim"}},
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(model))
+def test_the_restricted_standard_admits_every_pod(
+    cluster: Commands, namespace: str, model: dict[str, Any]
+) -> None:
+    """Init containers and the download's Job too; the API server is only asked."""
+    cluster.kubectl("label", "--overwrite", "namespace", namespace, RESTRICTED)
+    spec = parse({"model": model})
+    owner = Owner("chat", namespace, "u")
+    settings = Settings(Images("runtime:1", "control:1"))
+    at_first = make_children(owner, spec, settings)
+    then = Delivery(Delivered(key="k", path="m"), job=JobStep.MAKE)
+    made = {
+        (child["kind"], child["metadata"]["name"]): child["spec"]["template"]
+        for child in (*at_first, *make_children(owner, spec, settings, then))
+        if child["kind"] in ("Deployment", "Job")
+    }
+    downloads = not model["source"].startswith(("file", "pvc"))
+    assert len(made) == (3 if downloads else 2)
+    for number, template in enumerate(made.values()):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": template["metadata"] | {"name": f"tried-{number}"},
+            "spec": {
+                field: value
+                for field, value in template["spec"].items()
+                if field != "serviceAccountName"  # It would have to be there.
+            },
+        }
+        words = ("create", "-n", namespace, "--dry-run=server", "-f", "-")
+        cluster.kubectl(*words, stdin=json.dumps(pod))
