@@ -10,7 +10,8 @@ from fastgen_api.spec import BudgetMode, DType
 Model = Annotated[
     str,
     typer.Argument(
-        help="A GGUF file, a Hugging Face folder, hf://owner/name, or `smollm2` (fetched once)."
+        help="A GGUF file, a Hugging Face folder, hf://owner/name, https://host/path.gguf, or "
+        "`smollm2` (fetched once)."
     ),
 ]
 Replicas = Annotated[

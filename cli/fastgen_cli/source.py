@@ -31,8 +31,8 @@ def find_source(text: str, served_name: str | None = None) -> Source:
             _check_files(path)
     except ModelError as error:
         raise UnusableModelError(
-            f"MODEL: {error}. Give a GGUF file, a Hugging Face folder, hf://owner/name, or "
-            f"`{SMOLLM2}`."
+            f"MODEL: {error}. Give a GGUF file, a Hugging Face folder, hf://owner/name, "
+            f"https://host/path.gguf, or `{SMOLLM2}`."
         ) from error
     return Source(path, served_name or model_name(text, path))
 

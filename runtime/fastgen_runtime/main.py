@@ -21,7 +21,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def serve(
-    model: Annotated[str, typer.Option(help="file:///path, or a path: GGUF file or folder.")],
+    model: Annotated[
+        str, typer.Option(help="file:///path, hf://owner/name, https://…, or a path.")
+    ],
     served_name: Annotated[
         str | None, typer.Option(help="The model's name to clients; default: the file's.")
     ] = None,

@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from certificates import make_certificate
+from checkpoint_files import write_gguf
+from hub_server import serving_hub
 
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.sources import smollm2
@@ -51,6 +54,22 @@ def test_what_is_not_there(source: str, words: str) -> None:
     with pytest.raises(ModelSourceError, match=words) as raised:
         fetch(source)
     assert raised.value.reason is StartupFailure.MODEL_NOT_FOUND
+
+
+def test_https_is_kept_beside_our_other_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf")
+    certificate = make_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+    monkeypatch.setenv("FASTGEN_CACHE", str(tmp_path / "cache"))
+    with serving_hub(tmp_path, certificate=certificate) as server:
+        source = f"{server.url}/files/tiny.gguf"
+        path = fetch(source)
+        assert path.is_relative_to(tmp_path / "cache" / "fastgen" / "https")
+        assert path.read_bytes() == (tmp_path / "tiny.gguf").read_bytes()
+        assert model_name(source, path) == "tiny"
+    assert fetch(source) == path, "and serves without the server"
 
 
 def test_the_shorthand_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
