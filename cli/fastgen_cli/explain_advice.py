@@ -82,7 +82,13 @@ BY_REASON: Final = {
     ),
     "ApplyRejected": ("Correct the field that the API server names.", EDIT),
     "InvalidSpec": ("Correct the field that the message names.", EDIT),
-    "TemplateInvalid": ("Correct spec.podTemplate.", EDIT),
+    "PodTemplateInvalid": ("Correct spec.podTemplate as the message says.", EDIT),
+    "PodTemplateRejected": ("Correct the field that the API server names.", EDIT),
+    "PodTemplateForbidden": (
+        "Leave out what the message names, or ask the cluster's administrator (the chart's value "
+        "podTemplate.allow).",
+        EDIT,
+    ),
     "ProgressDeadlineExceeded": ("Read what the pods say.", LOGS),
 }
 """What to do about a reason that a condition or a pod gives; commands go after `kubectl FLAGS`."""

@@ -138,7 +138,9 @@ def test_envoy_starts_alike_in_both_images(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_there_are_examples() -> None:
-    assert {path.stem for path in EXAMPLES} >= {"minimal", "smollm2-cpu", "slo-autoscaling"}
+    assert {path.stem for path in EXAMPLES} >= {
+        "minimal", "smollm2-cpu", "slo-autoscaling", "single-gpu", "tensor-parallel",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -28,6 +28,7 @@ from fastgen_api.spec import (
     replicas_wanted,
 )
 from fastgen_operator.children import CHILD_KINDS, make_children
+from fastgen_operator.delivery import Delivered, Delivery, JobStep, Way, way_of
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION
 from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner, owner_of
@@ -66,7 +67,10 @@ def container(spec: Spec, name: str, deployment: str, settings: Settings = SETTI
 def test_the_children_of_each_example_are_as_reviewed(example: Path) -> None:
     resource = yaml.safe_load(example.read_text())
     resource["metadata"] |= {"namespace": "team", "uid": "uid-1"}
-    made = make_children(owner_of(resource), parse(resource["spec"]), SETTINGS)
+    spec = parse(resource["spec"])
+    delivered = Delivery(Delivered(key="k", path="a", size_bytes=10**9), job=JobStep.MAKE)
+    delivery = delivered if way_of(spec.model) is Way.CACHE else None
+    made = make_children(owner_of(resource), spec, SETTINGS, delivery)
     # Without JSON in between, equal parts would be written as YAML anchors.
     plain = msgspec.json.decode(msgspec.json.encode(made))
     text = yaml.safe_dump_all(plain, sort_keys=False, width=100)
