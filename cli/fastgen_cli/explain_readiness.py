@@ -61,6 +61,9 @@ def _problems(facts: Facts, now: datetime) -> Iterator[Point]:
         condition = facts.condition(kind)
         if condition.get("status") == status and condition.get("reason") not in NORMAL:
             yield Point(f"{text} ({condition['reason']}).", condition.get("message", ""))
+    if is_ready(facts) and facts.holds(Condition.UPGRADE_AVAILABLE):
+        upgrade = facts.condition(Condition.UPGRADE_AVAILABLE)
+        yield Point("Its pods can be renewed.", upgrade.get("message", ""))
 
 
 def _model(facts: Facts) -> Iterator[Point]:

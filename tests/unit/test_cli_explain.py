@@ -303,6 +303,12 @@ def test_a_spec_of_another_version_is_no_reason_to_fall_silent() -> None:
     assert explanation.replicas == ()
 
 
+def test_a_newer_form_of_the_pods_is_worth_knowing() -> None:
+    upgrade = {"UpgradeAvailable": ("True", "OperatorUpgraded", "the next edit moves it")}
+    text = why(resource(conditions=upgrade))
+    assert "Worth knowing • Its pods can be renewed. “the next edit moves it”" in text
+
+
 def test_all_is_well_needs_no_advice() -> None:
     explanation = explain(facts(pods=(pod(),)), NOW)
     assert explanation.ready
