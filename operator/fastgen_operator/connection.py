@@ -1,8 +1,9 @@
 """Connections to the API server: at a bounded rate, obeying its `Retry-After`, counted."""
 
 import asyncio
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,10 +16,16 @@ from lightkube.core.exceptions import ConfigError
 
 REQUESTS_PER_SECOND: Final = 100.0
 BURST_REQUESTS: Final = 100
-ATTEMPTS: Final = 5
-"""So often a request is sent that the API server puts off: the answer 429 says it did nothing."""
-FIRST_WAIT_SECONDS: Final = 1.0
-"""Where the answer names none."""
+ATTEMPTS: Final = 3
+"""So often a request is sent that fails in passing."""
+PASSING: Final = frozenset({429, 500, 502, 503, 504})
+REPEATABLE: Final = frozenset({"GET", "PATCH", "DELETE"})
+"""Sent twice they do what they do once: every PATCH of ours is a server-side apply."""
+BROKEN: Final = (httpx2.NetworkError, httpx2.RemoteProtocolError)
+"""A connection that nobody used for a while may be closed just when we take it."""
+FIRST_WAIT_SECONDS: Final = 0.3
+BUSY_SECONDS: Final = 1.0
+"""The wait after 429 where the answer names none."""
 LONGEST_WAIT_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 30.0
@@ -50,7 +57,7 @@ class Pace:
 
 
 class Gate(httpx2.AsyncBaseTransport):
-    """Sends requests when it is their turn, and those again that the API server puts off."""
+    """Sends requests when it is their turn, and again those that fail in passing."""
 
     def __init__(
         self,
@@ -58,46 +65,59 @@ class Gate(httpx2.AsyncBaseTransport):
         pace: Pace,
         count: Callable[[str, int], None],
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._inner = inner
         self._pace = pace
         self._count = count
         self._clock = clock
-        self._sleep = sleep
+        self._jitter = jitter
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer; after ATTEMPTS one that says 429. Raises what the inner transport raises."""
-        for attempt in range(1, ATTEMPTS + 1):
-            await self._sleep(self._pace.wait_seconds(self._clock()))
-            response = await self._send(request)
-            if response.status_code != httpx2.codes.TOO_MANY_REQUESTS:
-                break
-            self._pace.pause(self._clock() + retry_after_seconds(response))
-            if attempt < ATTEMPTS:
+        """The answer, after ATTEMPTS whatever it is. Raises what the inner transport raises."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                response = await self._send(request)
+            except BROKEN:
+                if request.method not in REPEATABLE:
+                    raise
+            else:
+                if not self._is_worth_repeating(request, response):
+                    return response
                 await response.aclose()
-        return response
+            await asyncio.sleep(FIRST_WAIT_SECONDS * 2 ** (attempt - 1) * (0.5 + self._jitter()))
+        return await self._send(request)
 
     async def aclose(self) -> None:
         """Closes the connections."""
         await self._inner.aclose()
 
+    def _is_worth_repeating(self, request: httpx2.Request, response: httpx2.Response) -> bool:
+        # What gets 429 was not done at all.
+        return response.status_code in PASSING and (
+            request.method in REPEATABLE or response.status_code == httpx2.codes.TOO_MANY_REQUESTS
+        )
+
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        await asyncio.sleep(self._pace.wait_seconds(self._clock()))
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError:
             self._count(request.method, 0)
             raise
         self._count(request.method, response.status_code)
+        if wait := wait_seconds(response):
+            self._pace.pause(self._clock() + wait)
         # Proxies on the way answer without one; lightkube reads it from every refusal.
         response.headers.setdefault("Content-Type", "text/plain")
         return response
 
 
-def retry_after_seconds(response: httpx2.Response) -> float:
-    """How long the API server wants to be left alone; it says so in whole seconds."""
+def wait_seconds(response: httpx2.Response) -> float:
+    """How long the API server wants to be left alone by all of us; it says so in whole seconds."""
     text = response.headers.get("Retry-After", "")
-    seconds = float(text) if text.isdecimal() else FIRST_WAIT_SECONDS
+    is_busy = response.status_code == httpx2.codes.TOO_MANY_REQUESTS
+    seconds = float(text) if text.isdecimal() else BUSY_SECONDS * is_busy
     return min(seconds, LONGEST_WAIT_SECONDS)
 
 

@@ -41,6 +41,8 @@ class Ending(StrEnum):
     EXPECTED = "expected"
     SILENT = "silent"
     BROKEN = "broken"
+    FAILED = "failed"
+    """The API server says that it cannot."""
     EXPIRED = "expired"
     """The version it would go on from is no longer known."""
     REFUSED = "refused"
@@ -71,7 +73,7 @@ def ending_of(error: ClusterError) -> Ending:
     if error.code in (401, 403):
         return Ending.REFUSED
     is_passing = error.code == 429 or error.code >= 500
-    return Ending.BROKEN if is_passing else Ending.EXPIRED
+    return Ending.FAILED if is_passing else Ending.EXPIRED
 
 
 def pause_seconds(failures: int, jitter: float) -> float:
@@ -109,6 +111,8 @@ class Watch:
         self._jitter = jitter
         self._failures = 0
         self._must_list = True
+        self._began: float | None = None
+        """Since when events may come; None: they may not."""
         self.heard = clock()
         """When the API server last said anything here, a refusal included."""
         self.refusal = ""
@@ -130,12 +134,11 @@ class Watch:
         """Follows until it is cancelled."""
         while True:
             try:
+                self._began = None
                 if self._must_list:
                     await self._list()
-                began = self._clock()
                 await self._stream()
-                is_steady = self._clock() - began >= STEADY_SECONDS
-                self._end(Ending.EXPECTED if is_steady else Ending.BROKEN, "ended at once")
+                self._end(Ending.EXPECTED if self._is_steady() else Ending.BROKEN, "ended at once")
             except ClusterError as error:
                 self._end(ending_of(error), str(error))
             except HistoryError as error:
@@ -176,6 +179,7 @@ class Watch:
                 if response.is_error:
                     await response.aread()
                     raise ClusterError(response.status_code, response.text)
+                self._began = self._clock()
                 async for line in lines(response.aiter_bytes()):
                     self._hear()
                     self._take(_decode_event(line))
@@ -196,8 +200,9 @@ class Watch:
 
     def _end(self, ending: Ending, why: str) -> None:
         self._ended(self.shelf.kind, ending)
-        if ending is Ending.EXPECTED:
+        if self._is_steady():
             self._failures = 0
+        if ending is Ending.EXPECTED:
             return
         if ending in (Ending.ABSENT, Ending.REFUSED, Ending.EXPIRED):
             self._hear()
@@ -208,11 +213,14 @@ class Watch:
             self._vanish()
             return
         self._failures += 1
-        if self._failures % FAILURES_TO_LIST == 0:
+        if ending is Ending.FAILED and self._failures % FAILURES_TO_LIST == 0:
             self._must_list = True
         if ending is Ending.REFUSED:
             self.refusal = why
         log.warning("watch ended", extra={**self._where(), "why": why[:300]})
+
+    def _is_steady(self) -> bool:
+        return self._began is not None and self._clock() - self._began >= STEADY_SECONDS
 
     def _vanish(self) -> None:
         """The cluster does not serve the kind, so there is nothing of it."""

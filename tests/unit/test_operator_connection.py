@@ -15,7 +15,7 @@ from fastgen_operator.connection import (
     LONGEST_WAIT_SECONDS,
     Gate,
     Pace,
-    retry_after_seconds,
+    wait_seconds,
 )
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -42,12 +42,14 @@ def test_nobody_goes_before_the_end_of_a_pause_and_then_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("7", 7), ("0", 0), ("", 1), ("Fri, 07 Nov 2025 23:59:59 GMT", 1),
-     ("99999", LONGEST_WAIT_SECONDS)],
+    ("code", "text", "seconds"),
+    [(429, "7", 7), (429, "0", 0), (429, "", 1), (429, "Fri, 07 Nov 2025 23:59:59 GMT", 1),
+     (429, "99999", LONGEST_WAIT_SECONDS), (503, "7", 7), (503, "", 0), (200, "", 0)],
 )  # fmt: skip
-def test_retry_after(text: str, seconds: float) -> None:
-    assert retry_after_seconds(httpx2.Response(429, headers={"Retry-After": text})) == seconds
+def test_how_long_the_api_server_wants_to_be_left_alone(
+    code: int, text: str, seconds: float
+) -> None:
+    assert wait_seconds(httpx2.Response(code, headers={"Retry-After": text})) == seconds
 
 
 @contextlib.asynccontextmanager
@@ -116,14 +118,45 @@ async def test_an_api_server_that_stays_busy_is_told_upwards() -> None:
     assert counted == [("GET", 429)] * ATTEMPTS
 
 
-async def test_no_answer_is_counted_as_none() -> None:
-    async def never(request: web.Request) -> web.StreamResponse:
-        assert request.transport
-        request.transport.abort()
-        return web.Response()
+def failing(times: int, code: int) -> Serve:
+    """Fails so often, with a status or a broken connection, then is well."""
+    failures = iter(range(times))
 
+    async def serve(request: web.Request) -> web.StreamResponse:
+        if next(failures, None) is None:
+            return web.Response()
+        if code == 0 and request.transport:
+            request.transport.abort()
+        return web.Response(status=code or 500)
+
+    return serve
+
+
+@pytest.mark.parametrize("code", [0, 500, 502, 503, 504])
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+async def test_what_fails_in_passing_is_repeated_where_that_does_no_harm(
+    method: str, code: int
+) -> None:
     counted: list[tuple[str, int]] = []
-    async with gate_to(never, counted) as client:
+    async with gate_to(failing(2, code), counted) as client:
+        assert (await client.request(method, "/x")).status_code == 200
+    assert counted == [(method, code), (method, code), (method, 200)]
+
+
+@pytest.mark.parametrize(("method", "code"), [("POST", 503), ("GET", 404), ("PATCH", 409)])
+async def test_what_may_be_done_twice_or_would_fail_again_is_not_repeated(
+    method: str, code: int
+) -> None:
+    counted: list[tuple[str, int]] = []
+    async with gate_to(failing(2, code), counted) as client:
+        assert (await client.request(method, "/x")).status_code == code
+    assert counted == [(method, code)]
+
+
+@pytest.mark.parametrize(("method", "attempts"), [("GET", ATTEMPTS), ("POST", 1)])
+async def test_no_answer_is_counted_as_none(method: str, attempts: int) -> None:
+    counted: list[tuple[str, int]] = []
+    async with gate_to(failing(9, 0), counted) as client:
         with pytest.raises(httpx2.TransportError):
-            await client.get("/x")
-    assert counted == [("GET", 0)]
+            await client.request(method, "/x")
+    assert counted == [(method, 0)] * attempts

@@ -237,7 +237,7 @@ async def test_a_list_that_fails_is_tried_again_and_nothing_is_taken_for_gone() 
     )
     async with following(server) as followed:
         await wait_until("a second list", lambda: server.watched_from() == ["5", "9"])
-        assert followed.ends == [Ending.EXPIRED, Ending.BROKEN, Ending.BROKEN]
+        assert followed.ends == [Ending.EXPIRED, Ending.FAILED, Ending.FAILED]
         assert followed.asked == [KEY]
 
 
@@ -332,8 +332,8 @@ def failure(code: int, cause: Exception | None = None) -> ClusterError:
     [
         (failure(0, httpx2.ReadTimeout("")), Ending.SILENT),
         (failure(0, httpx2.ConnectError("")), Ending.BROKEN),
-        (failure(429), Ending.BROKEN),
-        (failure(503), Ending.BROKEN),
+        (failure(429), Ending.FAILED),
+        (failure(503), Ending.FAILED),
         (failure(404), Ending.ABSENT),
         (failure(403), Ending.REFUSED),
         (failure(401), Ending.REFUSED),
