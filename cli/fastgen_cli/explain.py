@@ -86,8 +86,8 @@ def _events(facts: Facts, states: tuple[PodState, ...], now: datetime) -> Iterat
     """What happened to the FastGenDeployment, and what goes wrong with its parts."""
     name = facts.name
     claims = {claim["metadata"]["name"] for claim in facts.claims}
-    # What a pod complained of while it started is over once it serves.
-    over = {each.name for each in states if each.state == "Ready"}
+    # What a pod complained of while it started is over once it serves, and so is a pod that ends.
+    over = {each.name for each in states if each.state in ("Ready", "Terminating")}
     ours = [
         each
         for each in facts.events
