@@ -34,6 +34,11 @@ for target in sys.argv[1:]:
     except OSError:
         print(target, "closed")
 """
+LOOK_AROUND = """
+import glob
+print(open("/proc/mounts").read())
+print(*[open(each).read() for each in glob.glob("/proc/[0-9]*/cmdline")])
+"""
 CONFINED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -104,6 +109,17 @@ def open_ports(cluster: Commands, where: str, address: str, *ports: int) -> set[
     return {port for port in ports if told[f"{address}:{port}"] == "open"}
 
 
+def complete(operator: OperatorProcess) -> None:
+    """One request by way of the balancers."""
+    service = operator.get("service", "guarded")["spec"]["clusterIP"]
+    answer = httpx2.post(
+        f"http://{service}/v1/completions",
+        json={"model": "guarded", "prompt": "Hello", "max_tokens": 4},
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+
+
 def test_only_balancers_reach_replicas_and_everybody_the_balancers(
     guarded: OperatorProcess, cluster: Commands, strangers: list[str]
 ) -> None:
@@ -116,13 +132,7 @@ def test_only_balancers_reach_replicas_and_everybody_the_balancers(
         for each in balancers:
             ports = open_ports(cluster, where, each["status"]["podIP"], 8080, 9090, 9002, 9901)
             assert ports == {8080, 9090}
-    service = guarded.get("service", "guarded")["spec"]["clusterIP"]
-    answer = httpx2.post(
-        f"http://{service}/v1/completions",
-        json={"model": "guarded", "prompt": "Hello", "max_tokens": 4},
-        timeout=60,
-    )
-    assert answer.status_code == 200, answer.text
+    complete(guarded)
 
 
 def test_prometheus_scrapes_what_is_guarded(guarded: OperatorProcess, cluster: Commands) -> None:
@@ -160,6 +170,29 @@ def test_without_policies_the_replica_is_open(
     assert [each["metadata"]["uid"] for each in pods(guarded, "replica")] == [
         replica["metadata"]["uid"]
     ]
+
+
+def test_three_ranks_of_one_replica_talk_in_a_confined_pod(guarded: OperatorProcess) -> None:
+    """Tensor parallel without GPUs: the ranks share the CPUs."""
+    resources = {"requests": SMALL["requests"], "limits": {"memory": "4Gi"}}
+    engine = ENGINE | {"tensorParallelSize": 3}
+    guarded.patch("guarded", {"engine": engine, "resources": resources})
+
+    def has_three_ranks() -> bool:
+        found = guarded.get("fgd", "guarded")
+        if not is_ready(guarded) or found["status"]["observedGeneration"] < 2:
+            return False
+        (pod,) = pods(guarded, "replica")
+        (runtime,) = pod["spec"]["containers"]
+        return "--tensor-parallel-size=3" in runtime["args"]
+
+    wait_until("a replica of three ranks", has_three_ranks, seconds=180)
+    look = ("exec", "deployment/guarded-replica", "--", "python3", "-c", LOOK_AROUND)
+    told = guarded.kubectl(*look)
+    assert told.count("fastgen_runtime.rank_main") == 2
+    assert "tmpfs /dev/shm tmpfs rw" in told
+    assert "size=1048576k" in told
+    complete(guarded)
 
 
 def evict(operator: OperatorProcess, pod: Any) -> None:
