@@ -26,7 +26,6 @@ GONE: dict[str, Any] = {
     },
 }
 """What a spec may name and a cluster no longer have."""
-CLAIM_CACHE = {"type": "PersistentVolumeClaim", "size": "1Gi"}
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +100,14 @@ def test_it_goes_in_every_way_without_the_operator(operator: OperatorProcess) ->
     wait_until("gone at last", lambda: not left(operator, "orphan"), seconds=60)
 
 
-def test_made_again_at_once_it_waits_for_the_last_one_to_go(operator: OperatorProcess) -> None:
-    create_all(operator, "again")
+def test_the_operator_brings_nothing_back(operator: OperatorProcess) -> None:
+    """In the foreground the resource is still there while its children go, one by one."""
+    create_all(operator, "waiting", "again")
+    operator.kubectl("delete", "fgd", "waiting", "--cascade=foreground", "--timeout=60s")
+    assert operator.find("fgd", "waiting") is None
+    assert not operator.children("waiting")
+
+    # Made again at once, it waits for the last one's children to go.
     before = {each["metadata"]["uid"] for each in operator.children("again").values()}
     operator.kubectl("delete", "fgd", "again", "--timeout=60s")
     operator.create("again")
@@ -117,7 +122,41 @@ def test_made_again_at_once_it_waits_for_the_last_one_to_go(operator: OperatorPr
         )
 
     wait_until("children of the new one", all_new, seconds=60)
+    assert not operator.children("waiting"), "nor later"
     operator.kubectl("delete", "fgd", "again", "--timeout=60s")
+
+
+def test_a_claim_stays_or_goes_as_declared(operator: OperatorProcess) -> None:
+    for name, policy in (("kept", "Retain"), ("dropped", "Delete")):
+        create_downloaded(operator, name, policy)
+
+    def claim(name: str) -> Any:
+        return operator.find("pvc", f"{name}-models")
+
+    made = wait_until("claims", lambda: claim("dropped") and claim("kept"), seconds=40)
+    operator.kubectl("delete", "fgd", "kept", "dropped", "--timeout=60s")
+    wait_until("one claim is gone", lambda: not claim("dropped"), seconds=60)
+    kept = {"PersistentVolumeClaim kept-models"}
+    wait_until("one claim is left", lambda: left(operator, "kept") == kept, seconds=60)
+
+    # The next one of the name takes it, and may decide otherwise about it.
+    create_downloaded(operator, "kept", "Delete")
+    owner = operator.get("fgd", "kept")["metadata"]["uid"]
+
+    def owners() -> list[str]:
+        return [each["uid"] for each in claim("kept")["metadata"].get("ownerReferences", ())]
+
+    wait_until("taken back", lambda: owners() == [owner], seconds=40)
+    assert claim("kept")["metadata"]["uid"] == made["metadata"]["uid"]
+    operator.kubectl("delete", "fgd", "kept", "--timeout=60s")
+    wait_until("gone at last", lambda: not left(operator, "kept"), seconds=60)
+
+
+def create_downloaded(operator: OperatorProcess, name: str, policy: str) -> None:
+    cache = {"type": "PersistentVolumeClaim", "size": "1Mi", "retentionPolicy": policy}
+    token = {"name": "no-such-secret", "key": "token"}
+    source = "hf://team/model"
+    operator.create(name, model={"source": source, "cache": cache, "tokenSecretRef": token})
 
 
 def test_a_namespace_ends_with_all_that_is_in_it(

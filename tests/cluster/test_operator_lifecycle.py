@@ -1,9 +1,7 @@
-"""What the operator says of what it cannot make, and what deletion leaves, on a real API server.
+"""What the operator says of what it cannot make, on a real API server.
 
 The images named here do not exist: what pods do is the business of test_operator_pods.
 """
-
-import time
 
 import pytest
 from cluster_access import wait_until
@@ -88,55 +86,3 @@ def test_no_room_is_told_in_the_schedulers_words(operator: OperatorProcess) -> N
     assert blocked["reason"] == "Unschedulable"
     assert "Insufficient cpu" in blocked["message"]
     delete(operator, "huge")
-
-
-def test_deletion_needs_no_operator(operator: OperatorProcess) -> None:
-    operator.create("gone")
-    wait_until("children", lambda: has_all_children(operator, "gone"), seconds=20)
-    operator.stop()
-    operator.kubectl("delete", "fgd", "gone", "--wait", "--timeout=20s")
-    wait_until("no children", lambda: not operator.children("gone"), seconds=60)
-    selector = "fastgen.dev/deployment=gone"
-    wait_until("no pods", lambda: not operator.get("pods", "-l", selector)["items"], seconds=60)
-
-
-def test_a_foreground_deletion_brings_nothing_back(operator: OperatorProcess) -> None:
-    operator.create("waiting")
-    wait_until("children", lambda: has_all_children(operator, "waiting"), seconds=20)
-    operator.kubectl("delete", "fgd", "waiting", "--cascade=foreground", "--timeout=60s")
-    assert operator.find("fgd", "waiting") is None
-    time.sleep(2)
-    assert not operator.children("waiting")
-
-
-def test_a_resource_made_again_at_once_gets_new_children(operator: OperatorProcess) -> None:
-    operator.create("again")
-    wait_until("children", lambda: has_all_children(operator, "again"), seconds=20)
-    operator.kubectl("delete", "fgd", "again", "--wait")
-    operator.create("again")
-    uid = operator.get("fgd", "again")["metadata"]["uid"]
-
-    def all_new() -> bool:
-        children = operator.children("again").values()
-        owners = {each["metadata"]["ownerReferences"][0]["uid"] for each in children}
-        return has_all_children(operator, "again") and owners == {uid}
-
-    wait_until("children of the new one", all_new, seconds=60)
-    delete(operator, "again")
-
-
-def test_orphans_are_taken_back(operator: OperatorProcess) -> None:
-    operator.create("orphaned")
-    wait_until("children", lambda: has_all_children(operator, "orphaned"), seconds=20)
-    uid = operator.get("deployment", "orphaned-replica")["metadata"]["uid"]
-    operator.kubectl("delete", "fgd", "orphaned", "--cascade=orphan", "--wait")
-    operator.create("orphaned")
-    owner = operator.get("fgd", "orphaned")["metadata"]["uid"]
-    wait_until(
-        "taken back",
-        lambda: [each["uid"] for each in operator.get("deployment", "orphaned-replica")[
-            "metadata"].get("ownerReferences", ())] == [owner],
-        seconds=60,
-    )  # fmt: skip
-    assert operator.get("deployment", "orphaned-replica")["metadata"]["uid"] == uid
-    delete(operator, "orphaned")
