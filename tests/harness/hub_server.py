@@ -6,6 +6,7 @@ content network, with a signature in the query that no log may show.
 """
 
 import contextlib
+import gzip
 import hashlib
 import socket
 import threading
@@ -72,7 +73,7 @@ class HubServer:
     is_gated: files need TOKEN. is_private: everything does. faults: by the file's name (or API),
     one for each of the next answers. always: the same for all that have none of their own.
     listed_bytes: sizes that the API tells instead of the files' own. bytes_per_second: of each
-    answer. has_ranges, has_etags: of the plain files.
+    answer. has_ranges, has_etags: of the plain files. compresses: whether clients want it or not.
     """
 
     folder: Path
@@ -80,6 +81,7 @@ class HubServer:
     is_private: bool = False
     has_ranges: bool = True
     has_etags: bool = True
+    compresses: bool = False
     bytes_per_second: int | None = None
     faults: dict[str, deque[Fault]] = field(default_factory=lambda: defaultdict(deque))
     always: dict[str, Fault] = field(default_factory=dict)
@@ -217,6 +219,10 @@ class HubServer:
         headers = {"Content-Length": str(end - start)}
         headers |= {"Accept-Ranges": "bytes"} if self.has_ranges else {}
         headers |= {"ETag": etag} if self.has_etags else {}
+        if self.compresses and not start:
+            data = gzip.compress(data)
+            end = len(data)
+            headers |= {"Content-Length": str(end), "Content-Encoding": "gzip"}
         is_part = (start, end) != (0, len(data))
         if is_part:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"

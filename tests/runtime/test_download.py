@@ -383,6 +383,22 @@ def test_no_secret_is_told_or_kept_or_sent_elsewhere(hub: HubServer, downloads: 
     assert any(line.startswith("GET /content/") for line in hub.requests)
 
 
+def test_a_redirect_away_from_tls_is_not_followed(
+    hub: HubServer, downloads: Downloads, tmp_path: Path
+) -> None:
+    before = hub.content_url
+    with serving_hub(hub.folder) as plain:
+        hub.content_url = plain.url
+        try:
+            ended = downloads.run(https(hub, folder="moved"), HF_TOKEN=TOKEN)
+        finally:
+            hub.content_url = before
+        assert plain.requests == []
+    assert ended.code == 1
+    assert ended.last_words.startswith("ModelNotFound: 127.0.0.1 redirects to 127.0.0.1")
+    assert "without TLS" in ended.last_words
+
+
 # What is told of it.
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fastgen_runtime.sources.checksum import Checksum
 from fastgen_runtime.sources.gguf_head import check_gguf_head
 from fastgen_runtime.sources.https_file import parse_https_source
 from fastgen_runtime.sources.hub_cache import HubFile, RepositoryCache
+from fastgen_runtime.sources.hub_info import read_info
 from fastgen_runtime.sources.model_lock import model_lock
 from fastgen_runtime.sources.partial import Partial
 from fastgen_runtime.sources.patience import Limits, Patience
@@ -229,6 +231,27 @@ def test_hugging_faces_own_library_reads_the_cache(
     assert (revision.commit_hash, revision.refs) == (COMMIT, {"v1"})
     assert {file.file_name for file in revision.files} == set(names)
     assert revision.size_on_disk == sum(file.stat().st_size for file in path.iterdir())
+
+
+def test_what_a_hub_says(hub: HubServer) -> None:
+    inside = {"rfilename": "a/b.gguf", "size": 1, "blobId": "0" * 40}
+    outside = [inside | {"rfilename": name} for name in ("../b", "/b", "a/../../b")]
+    answer = {"sha": COMMIT, "siblings": [inside, *outside]}
+    commit, files = read_info(json.dumps(answer).encode(), hub.url)
+    assert (commit, list(files)) == (COMMIT, ["a/b.gguf"])
+    for wrong in ("<html>", "{}", {"sha": "../..", "siblings": []}, answer | {"siblings": [{}]}):
+        text = wrong if isinstance(wrong, str) else json.dumps(wrong)
+        with pytest.raises(DownloadError, match="does not answer as a Hugging Face Hub does"):
+            read_info(text.encode(), hub.url)
+
+
+def test_a_file_that_is_compressed_on_the_way_comes_as_it_is(
+    hub: HubServer, transfer: Transfer, tmp_path: Path
+) -> None:
+    hub.compresses = True
+    transfer.bring([remote(hub, "config.json", tmp_path)], tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == (hub.folder / "config.json").read_bytes()
+    assert hub.sent_bytes["config.json"] < (hub.folder / "config.json").stat().st_size
 
 
 def test_a_commits_listing_comes_back_as_it_went(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ _TERMINAL_SECONDS: Final = 0.5
 class Told:
     """revision, path, size_bytes: None until they are known. wait: why nothing comes, else empty.
 
-    busy: what is done to bytes that have come, else empty. brings_all: not only what the source
+    busy: what is done instead of fetching bytes, else empty. brings_all: not only what the source
     resolves to.
     """
 
@@ -80,8 +80,11 @@ class Progress:
         log_event("the download waits", why=sentence)
 
     def waits_for_another(self) -> None:
-        """Another process brings the same model."""
-        self.waits("another process downloads this model: waiting for it")
+        """Another process brings the same model, which is no trouble."""
+        sentence = "another process downloads this model: waiting for it"
+        with self._lock:
+            self._told = replace(self._told, wait="", busy=sentence)
+        log_event(sentence)
 
     def checks(self, name: str) -> None:
         """The file has come, and is compared with its checksum."""

@@ -90,7 +90,7 @@ class Transfer:
                     f"{host_of(url)} does not tell the length of {name} (Content-Length): "
                     "nothing could tell the whole file from a part of it",
                 )
-            for piece in response.iter_raw():
+            for piece in response.iter_bytes():
                 data += piece
                 if len(data) >= min(_HEAD_BYTES, size):
                     break
@@ -193,7 +193,7 @@ class Transfer:
             partial.begin(_validator(response))
         have, end = span.first, file.size_bytes if span.end is None else span.end
         with partial.open_at(have) as out:
-            for piece in response.iter_raw():
+            for piece in response.iter_bytes():
                 self.patience.check_stopped()
                 out.write(piece)
                 have += len(piece)
@@ -222,7 +222,9 @@ class _Span:
         if response.status_code == 206:
             part = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
             return cls(int(part[1]), int(part[2]) + 1, int(part[3])) if part else cls(0, None, None)
-        length = response.headers.get("Content-Length", "")
+        # What is compressed against our wish has another length on the way than here.
+        is_plain = response.headers.get("Content-Encoding", "identity") == "identity"
+        length = response.headers.get("Content-Length", "") if is_plain else ""
         total = int(length) if length.isascii() and length.isdigit() else None
         return cls(0, total, total)
 

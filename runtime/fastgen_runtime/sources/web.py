@@ -35,7 +35,12 @@ class Web:
         headers = {"Accept-Encoding": "identity", "User-Agent": "fastgen"}
         try:
             self._origin = httpx2.URL(server).origin
-            self._client = httpx2.Client(timeout=timeout, headers=headers, follow_redirects=True)
+            self._client = httpx2.Client(
+                timeout=timeout,
+                headers=headers,
+                follow_redirects=True,
+                event_hooks={"request": [self._check_request]},
+            )
         except (OSError, ValueError, httpx2.InvalidURL) as error:
             raise DownloadError(
                 StartupFailure.CONFIG_INVALID,
@@ -63,6 +68,15 @@ class Web:
         except httpx2.RequestError as error:
             raise self._explain(error, url) from None
 
+    def _check_request(self, request: httpx2.Request) -> None:
+        """Sees each request before it is sent, also those that a redirect asks for."""
+        if self._origin.scheme == "https" and request.url.scheme != "https":
+            raise DownloadError(
+                StartupFailure.MODEL_NOT_FOUND,
+                f"{self._origin.host} redirects to {host_of(str(request.url))} without TLS, which "
+                "is not followed: give an address that stays with https",
+            )
+
     def _explain(self, error: httpx2.RequestError, url: str) -> Exception:
         host = host_of(str(error.request.url))
         match error:
@@ -87,12 +101,6 @@ class Web:
 def _check(url: str, response: httpx2.Response) -> None:
     """Raises for what is no success."""
     asked, host = host_of(url), host_of(str(response.url))
-    if url.startswith("https:") and response.url.scheme != "https":
-        raise DownloadError(
-            StartupFailure.MODEL_NOT_FOUND,
-            f"{asked} redirects to {host} without TLS, which is not followed: give an address "
-            "that stays with https",
-        )
     status = response.status_code
     if status < 400:
         return
