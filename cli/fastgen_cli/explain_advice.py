@@ -24,6 +24,7 @@ class Advice:
 
 
 EDIT: Final = "edit fgd {name}"
+CLAIMS: Final = "get persistentvolumeclaims"
 LOGS: Final = "logs {pod} --all-containers --tail=50"
 DESCRIBE_POD: Final = "describe pod {pod}"
 PREVIOUS: Final = "logs {pod} --all-containers --previous --tail=50"
@@ -87,6 +88,24 @@ BY_REASON: Final = {
     "PodTemplateForbidden": (
         "Leave out what the message names, or ask the cluster's administrator (the chart's value "
         "podTemplate.allow).",
+        EDIT,
+    ),
+    "ClaimNotFound": ("Create the claim, or name another one.", CLAIMS),
+    "ClaimPending": (
+        "See why no volume is made for it; a StorageClass that exists must be named or the default.",
+        "describe persistentvolumeclaims",
+    ),
+    "ClaimTerminating": ("Somebody deletes the claim: wait, or see who still uses it.", CLAIMS),
+    "ClaimImmutable": (
+        "Put spec.model.cache back as it was, or delete the claim: the model is then downloaded "
+        "anew.",
+        CLAIMS,
+    ),
+    "FailedMount": ("Make what cannot be mounted available to the node.", DESCRIBE_POD),
+    "OOMKilled": ("Raise the memory limit in spec.resources.", EDIT),
+    "NoRoomToSurge": (
+        "Make room for one more pod, or let the rollout go on in place, with fewer replicas for a "
+        "time: spec.rollout.strategy Auto or InPlace.",
         EDIT,
     ),
     "ProgressDeadlineExceeded": ("Read what the pods say.", LOGS),

@@ -1,6 +1,8 @@
 """Why this many replicas, why not ready, what to do: judged from objects of the API."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_replicas import replicas_writer
 from fastgen_cli.explain_screen import show
 
+OPERATOR = Path(__file__).resolve().parents[2] / "operator/fastgen_operator"
 AUTO = {"scaling": {"mode": "Auto", "minReplicas": 1, "maxReplicas": 8}}
 
 
@@ -40,6 +43,22 @@ def test_every_rule_and_every_blocker_has_words() -> None:
 
 def test_every_reason_of_a_replica_that_cannot_start_has_an_advice() -> None:
     assert set(names.StartupFailure) <= set(BY_REASON)
+
+
+NOT_AMISS = {
+    "AsDeclared", "Paused", "ScaledToZero", "Frozen", "RolloutInProgress", "Downloading",
+    "ForeignScaler",
+}  # fmt: skip
+"""Reasons that somebody chose, that pass, or that have an advice of their own."""
+
+
+def test_every_reason_that_the_operator_gives_has_an_advice() -> None:
+    """Reasons are constants of its modules, in the form `NAME: Final = "CamelCase"`."""
+    text = "".join(path.read_text() for path in OPERATOR.glob("*.py"))
+    told = set(re.findall(r'^(?:[A-Z_]+(?:: Final)?|    reason) = "([A-Z][A-Za-z]+)"$', text, re.M))
+    kinds = {"Job", "PersistentVolumeClaim", "PodMonitor", "PrometheusRule", "NoSignal"}
+    assert told - kinds - NOT_AMISS - set(BY_REASON) == set()
+    assert {"NameConflict", "PodTemplateForbidden", "ClaimPending"} <= told
 
 
 def decision(rule: str, replicas: int = 3, *blockers: str) -> dict[str, Any]:
