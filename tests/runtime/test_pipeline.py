@@ -216,7 +216,7 @@ def test_a_model_of_the_hub(folder: Path, pipe: Pipeline, tmp_path: Path) -> Non
         settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
         assert run(code, **settings).strip() == expected
         assert len(hub.downloaded) == 5
-        hub.requests.clear()
+        hub.reset()
         assert run(code, **settings).strip() == expected
         assert hub.downloaded == []
     assert (tmp_path / "hub" / "models--test--tiny" / "snapshots" / COMMIT).is_dir()
