@@ -47,6 +47,8 @@ class Port:
     """ext_proc and access log service; loopback only."""
     BALANCER_HTTP: Final = 9090
     """The picker's own HTTP: /metrics, /healthz, /readyz, /drain."""
+    BALANCER_METRICS: Final = 9091
+    """/metrics alone, so that who may scrape a balancer may not drain it."""
     ENVOY_ADMIN: Final = 9901
     """Envoy's admin interface; loopback only."""
     SERVICE: Final = 80

@@ -90,6 +90,9 @@ def picker(
         typer.Option(help="Address of /metrics and probes; default: all, loopback with --static."),
     ] = None,
     http_port: Annotated[int, typer.Option(help="Port of the same.")] = Port.BALANCER_HTTP,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
+    ] = None,
     max_wait_seconds: Annotated[
         float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
     ] = MAX_WAIT_SECONDS,
@@ -124,6 +127,7 @@ def picker(
         picker_port=picker_port,
         http_host=http_host or ("127.0.0.1" if endpoints else "0.0.0.0"),
         http_port=http_port,
+        metrics_port=metrics_port,
         settle_seconds=(0.0 if endpoints else 5.0) if settle_seconds is None else settle_seconds,
         settings=static_settings(max_queued_requests, drain_seconds, max_wait_seconds),
         static=endpoints,

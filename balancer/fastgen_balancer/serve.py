@@ -13,6 +13,7 @@ import grpc
 import httpx2
 import uvicorn
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
+from starlette.applications import Starlette
 
 from fastgen_balancer.access_log import add_access_log
 from fastgen_balancer.drain import Drain
@@ -20,7 +21,7 @@ from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
 from fastgen_balancer.picker import Identity, Picker
 from fastgen_balancer.settings import Settings
-from fastgen_balancer.web import web_app
+from fastgen_balancer.web import metrics_app, web_app
 
 SWEEP_SECONDS: Final = 1.0
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -37,6 +38,7 @@ class Options:
     picker_port: int
     http_host: str
     http_port: int
+    metrics_port: int | None
     settle_seconds: float
     settings: Settings
     static: tuple[Endpoint, ...]
@@ -58,19 +60,12 @@ async def serve(options: Options) -> None:
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
-    web = _WebServer(
-        uvicorn.Config(
-            app,
-            host=options.http_host,
-            port=options.http_port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-        )
-    )
+    webs = [_web_server(app, options.http_host, options.http_port)]
+    if options.metrics_port is not None:
+        alone = metrics_app(picker.registries)
+        webs.append(_web_server(alone, options.http_host, options.metrics_port))
     tasks = [
-        asyncio.create_task(web.serve(), name="http"),
+        *(asyncio.create_task(web.serve(), name="http") for web in webs),
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
     ]
@@ -91,8 +86,9 @@ async def serve(options: Options) -> None:
         await _first(stopping, tasks)
         await drain.run()
     finally:
-        web.should_exit = True
-        await asyncio.wait(tasks[:1], timeout=6)
+        for web in webs:
+            web.should_exit = True
+        await asyncio.wait(tasks[: len(webs)], timeout=6)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -149,6 +145,20 @@ async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
         with contextlib.suppress(TimeoutError):
             await drain.wait_for_streams()
         await admin.quit()
+
+
+def _web_server(app: Starlette, host: str, port: int) -> "_WebServer":
+    return _WebServer(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+        )
+    )
 
 
 class _WebServer(uvicorn.Server):

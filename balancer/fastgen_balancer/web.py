@@ -20,10 +20,6 @@ def web_app(
 ) -> Starlette:
     """`/metrics`, `/healthz` (the process runs), `/readyz` (it may get traffic) and `/drain`."""
 
-    async def metrics(_: Request) -> Response:
-        text = b"".join(generate_latest(registry) for registry in registries())
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
@@ -40,14 +36,31 @@ def web_app(
     async def drain_now(_: Request) -> Response:
         return JSONResponse({"drained": await drain.run()})
 
-    app = Starlette(
-        routes=[
-            Route("/metrics", metrics),
+    return _app(
+        [
+            _metrics(registries),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/drain", drain_now, methods=["GET", "POST"]),
         ]
     )
+
+
+def metrics_app(registries: Callable[[], Sequence[CollectorRegistry]]) -> Starlette:
+    """`/metrics` and nothing else."""
+    return _app([_metrics(registries)])
+
+
+def _metrics(registries: Callable[[], Sequence[CollectorRegistry]]) -> Route:
+    async def metrics(_: Request) -> Response:
+        text = b"".join(generate_latest(registry) for registry in registries())
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", metrics)
+
+
+def _app(routes: Sequence[Route]) -> Starlette:
+    app = Starlette(routes=routes)
     # A redirect would repeat whatever host the request named.
     app.router.redirect_slashes = False
     return app

@@ -15,6 +15,7 @@ from fastgen_operator.confinement import (
     scrape_annotations,
 )
 from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
+from fastgen_operator.protection import GUARDED_LABEL
 from fastgen_operator.settings import Images
 
 DIRECTORY: Final = "/run/fastgen"
@@ -136,8 +137,8 @@ def _deployment(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -
             },
             "template": {
                 "metadata": {
-                    "labels": child_labels(owner, Component.BALANCER),
-                    "annotations": scrape_annotations(Port.BALANCER_HTTP),
+                    "labels": child_labels(owner, Component.BALANCER) | {GUARDED_LABEL: "true"},
+                    "annotations": scrape_annotations(Port.BALANCER_METRICS),
                 },
                 "spec": _pod(owner, spec, images, prometheus_url),
             },
@@ -262,9 +263,10 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         f"--directory={DIRECTORY}",
         f"--deployment={owner.name}",
         f"--namespace={owner.namespace}",
+        f"--metrics-port={Port.BALANCER_METRICS}",
         *([f"--prometheus-url={prometheus_url}"] if prometheus_url else []),
     ]
-    http = {"port": "metrics"}
+    http = {"port": "probes"}
     return _container(
         "picker",
         images.control,
@@ -272,7 +274,10 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         command=["fastgen-balancer", "picker"],
         args=arguments,
         env=[POD_NAME, HOME],
-        ports=[{"name": "metrics", "containerPort": Port.BALANCER_HTTP, "protocol": "TCP"}],
+        ports=[
+            {"name": "probes", "containerPort": Port.BALANCER_HTTP, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": Port.BALANCER_METRICS, "protocol": "TCP"},
+        ],
         readinessProbe={
             "httpGet": {"path": "/readyz"} | http,
             "periodSeconds": 2,

@@ -8,8 +8,8 @@ from fastgen_api.spec import KubernetesObject, Rollout, Spec
 from fastgen_operator.owner import Owner, child_metadata, selector_labels
 
 GUARDED_LABEL: Final = f"{names.GROUP}/guarded"
-"""On replica pods that serve /metrics on a port of its own. The policy selects only these: pods
-that an earlier operator made are scraped on the API's port, and stay as open as they were."""
+"""On pods that serve /metrics on a port of its own. Policies select only these: pods that an
+earlier operator made are scraped on ports that must be closed, and stay as open as they were."""
 DOWNLOADED: Final = ("hf://", "https://")
 """Beginnings of sources that a pod of the component `download` brings."""
 
@@ -60,13 +60,14 @@ def _policies(owner: Owner, spec: Spec) -> tuple[KubernetesObject, ...]:
         {"from": [balancers], "ports": _ports(Port.REPLICA_HTTP, Port.REPLICA_GRPC)},
         {"ports": _ports(Port.REPLICA_METRICS)},
     )
-    replica["spec"]["podSelector"]["matchLabels"][GUARDED_LABEL] = "true"
     balancer = _policy(
         owner,
         names.balancer_name(owner.name),
         Component.BALANCER,
-        {"ports": _ports(Port.BALANCER, Port.BALANCER_HTTP)},
+        {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS)},
     )
+    for policy in (replica, balancer):
+        policy["spec"]["podSelector"]["matchLabels"][GUARDED_LABEL] = "true"
     if not spec.model.source.startswith(DOWNLOADED):
         return replica, balancer
     return replica, balancer, _policy(owner, names.download_name(owner.name), Component.DOWNLOAD)

@@ -7,7 +7,7 @@ import struct
 import grpc
 import httpx2
 import pytest
-from balancer_process import complete, generate, idle
+from balancer_process import complete, free_ports, generate, idle
 from small_replica import Replica, serving
 
 from fastgen_api.names import Header, Metric
@@ -146,3 +146,20 @@ async def test_the_pickers_own_http_redirects_nowhere(
     async with serving(Replica("one")) as a, balance(a) as balancer:
         response = await http.get(f"http://127.0.0.1:{balancer.http_port}/metrics/")
         assert response.status_code == 404
+
+
+async def test_the_metrics_port_serves_metrics_alone(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
+    """Who may scrape a balancer may not drain it."""
+    (port,) = free_ports(1)
+    async with (
+        serving(Replica("one")) as a,
+        balance(a, arguments=("--metrics-port", str(port))) as balancer,
+    ):
+        metrics = await http.get(f"http://127.0.0.1:{port}/metrics")
+        assert "fastgen_balancer_endpoints" in metrics.text
+        for path in ("/drain", "/readyz", "/healthz", "/metrics/"):
+            assert (await http.post(f"http://127.0.0.1:{port}{path}")).status_code == 404, path
+        ready = await http.get(f"http://127.0.0.1:{balancer.http_port}/readyz")
+        assert ready.status_code == 200

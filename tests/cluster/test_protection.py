@@ -130,8 +130,8 @@ def test_only_balancers_reach_replicas_and_everybody_the_balancers(
         address = replica["status"]["podIP"]
         assert open_ports(cluster, where, address, 8000, 9000, 9090) == {9090}
         for each in balancers:
-            ports = open_ports(cluster, where, each["status"]["podIP"], 8080, 9090, 9002, 9901)
-            assert ports == {8080, 9090}
+            address = each["status"]["podIP"]
+            assert open_ports(cluster, where, address, 8080, 9090, 9091, 9002, 9901) == {8080, 9091}
     complete(guarded)
 
 

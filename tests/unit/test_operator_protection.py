@@ -73,19 +73,22 @@ def test_only_balancers_reach_a_replicas_api_and_all_its_metrics() -> None:
 
 
 def test_pods_of_an_operator_without_policies_stay_as_open_as_they_were() -> None:
-    """They are scraped on the port of their API, which the policy would close to Prometheus."""
-    selector = children()["NetworkPolicy", "chat-replica"]["spec"]["podSelector"]["matchLabels"]
-    deployment = children()["Deployment", "chat-replica"]["spec"]["selector"]["matchLabels"]
-    assert not selector.items() <= deployment.items()
+    """They are scraped on ports that the policies would close to Prometheus."""
+    for name in ("chat-replica", "chat-balancer"):
+        selector = children()["NetworkPolicy", name]["spec"]["podSelector"]["matchLabels"]
+        deployment = children()["Deployment", name]["spec"]["selector"]["matchLabels"]
+        assert not selector.items() <= deployment.items()
 
 
 def test_the_ports_of_policies_are_those_of_the_containers() -> None:
     for name in ("chat-replica", "chat-balancer"):
         pod = children()["Deployment", name]["spec"]["template"]
-        ports = {port["containerPort"] for each in pod["spec"]["containers"]
+        ports = {port["name"]: port["containerPort"] for each in pod["spec"]["containers"]
                  for port in each["ports"]}  # fmt: skip
-        assert set(peers(children()["NetworkPolicy", name])) == ports
-        assert int(pod["metadata"]["annotations"]["prometheus.io/port"]) == 9090
+        assert int(pod["metadata"]["annotations"]["prometheus.io/port"]) == ports["metrics"]
+        # The kubelet, which probes and drains, is let in by every node itself.
+        probes = ports.pop("probes", None)
+        assert set(peers(children()["NetworkPolicy", name])) == set(ports.values()) - {probes}
 
 
 @pytest.mark.parametrize(
