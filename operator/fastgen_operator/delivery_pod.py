@@ -131,7 +131,9 @@ def download_container(
 
 
 def _environment(spec: Spec, settings: Settings) -> list[KubernetesObject]:
-    environment: list[dict[str, Any]] = [HOME, HUB_HOME]
+    own: list[dict[str, Any]] = [HOME, HUB_HOME]
+    theirs = settings.download_environment.items()
+    environment = [*({"name": name, "value": value} for name, value in theirs), *own]
     if settings.hub_endpoint:
         environment.append({"name": "HF_ENDPOINT", "value": settings.hub_endpoint})
     reference = spec.model.token_secret_ref

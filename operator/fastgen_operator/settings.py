@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fastgen_api.names import Port
 from fastgen_operator.privileges import Allowed
 
@@ -49,6 +51,8 @@ class Settings:
     """Where balancers read metrics when their resource names no Prometheus."""
     hub_endpoint: str = ""
     """Where downloads find the Hugging Face Hub or a mirror of it; empty: the public one."""
+    download_environment: Mapping[str, str] = field(default_factory=dict)
+    """More environment variables of downloads, such as HTTPS_PROXY."""
     pod_templates: Allowed = Allowed.ANY
     """Which `spec.podTemplate` is taken."""
     monitoring: MonitoringSettings = MonitoringSettings()
@@ -83,6 +87,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         namespaces=_names(environment.get("FASTGEN_WATCH_NAMESPACES", "")),
         prometheus_url=environment.get("FASTGEN_PROMETHEUS_URL", "").strip(),
         hub_endpoint=environment.get("FASTGEN_HUB_ENDPOINT", "").strip(),
+        download_environment=_variables(environment, "FASTGEN_DOWNLOAD_ENVIRONMENT"),
         pod_templates=Allowed(
             _choice(environment, "FASTGEN_POD_TEMPLATES", Allowed.ANY, tuple(Allowed))
         ),
@@ -127,6 +132,13 @@ def _pairs(environment: Mapping[str, str], name: str) -> dict[str, str]:
             raise SettingsError(f"{name} has {pair!r}: use KEY=VALUE, parted by commas")
         pairs[key] = value
     return pairs
+
+
+def _variables(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(environment.get(name, "").strip() or "{}", type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"{name} is no JSON object of strings: {error}") from None
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -52,6 +52,9 @@ def test_images_must_be_named(cluster: Commands) -> None:
         ("logLevel=debug", "/logLevel"),
         ("prometheus.url=prometheus:9090", "/prometheus/url"),
         ("prometheus.url=http://user:word@prometheus", "/prometheus/url"),
+        ("hub.endpoint=mirror.example", "/hub/endpoint"),
+        ("hub.environment.HF_TOKEN=secret", "HF_TOKEN"),
+        ("hub.environment.RETRIES=3", "/hub/environment/RETRIES': got number"),
         ("watchNamespaces[0]=Not_A_Name", "/watchNamespaces/0"),
         ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
         ("rbac.aggregateRoles=auto", "/rbac/aggregateRoles"),
@@ -167,6 +170,9 @@ VALUE_SETS = {
     "annotations and resources": (
         "operator.podAnnotations.team=serving,serviceAccount.annotations.role=none",
         "operator.resources.limits.memory=1Gi,operator.resources.requests=null",
+    ),
+    "a mirror of the hub": (
+        "hub.endpoint=https://mirror.example,hub.environment.HTTPS_PROXY=http://proxy:3128",
     ),
     "frozen, loud, with Prometheus": (
         "scaling.frozen=true,logLevel=DEBUG,prometheus.url=https://prometheus.example/base",

@@ -45,7 +45,8 @@ JOB = ("Job", job()["metadata"]["name"])
 CLAIM = ("PersistentVolumeClaim", "chat-models")
 REPLICAS = ("Deployment", "chat-replica")
 THERE = (job(ended=100), delivered(), claim())
-MIRROR = Settings(Images("r:1", "c:1", pull_secrets=("pull",)), hub_endpoint="https://mirror")
+MIRROR = Settings(Images("r:1", "c:1", pull_secrets=("pull",)), hub_endpoint="https://mirror",
+                  download_environment={"HTTPS_PROXY": "http://proxy"})  # fmt: skip
 
 
 def environment(container: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +254,8 @@ def test_a_mirror_of_the_hub_is_told_to_whoever_downloads() -> None:
     pod = made(IN_PODS, delivery, MIRROR)[REPLICAS]["spec"]["template"]["spec"]
     for container in (download_pod(IN_PODS, MIRROR)["containers"][0], pod["initContainers"][0]):
         assert environment(container)["HF_ENDPOINT"] == "https://mirror"
-    assert "HF_ENDPOINT" not in environment(pod["containers"][0])
+        assert environment(container)["HTTPS_PROXY"] == "http://proxy"
+    assert not environment(pod["containers"][0]).keys() & {"HF_ENDPOINT", "HTTPS_PROXY"}
     assert "HF_ENDPOINT" not in environment(download_pod(IN_PODS)["containers"][0])
 
 

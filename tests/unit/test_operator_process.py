@@ -38,6 +38,8 @@ def test_every_setting() -> None:
             "FASTGEN_IMAGE_PULL_SECRETS": "a, b,,a",
             "FASTGEN_WATCH_NAMESPACES": "team-a,team-b",
             "FASTGEN_PROMETHEUS_URL": "http://prometheus:9090",
+            "FASTGEN_HUB_ENDPOINT": "https://mirror",
+            "FASTGEN_DOWNLOAD_ENVIRONMENT": '{"HTTPS_PROXY": "http://proxy"}',
             "FASTGEN_LOG_LEVEL": "DEBUG",
             "FASTGEN_HTTP_PORT": "0",
             "FASTGEN_WATCH_SILENCE_SECONDS": "20",
@@ -48,6 +50,8 @@ def test_every_setting() -> None:
         Images("runtime:1", "control:1", "envoy:1", "Always", ("a", "b")),
         namespaces=("team-a", "team-b"),
         prometheus_url="http://prometheus:9090",
+        hub_endpoint="https://mirror",
+        download_environment={"HTTPS_PROXY": "http://proxy"},
         log_level="DEBUG",
         identity="operator-1",
         http_port=0,
@@ -63,6 +67,8 @@ def test_every_setting() -> None:
         ("FASTGEN_LOG_LEVEL", "LOUD"),
         ("FASTGEN_HTTP_PORT", "99999"),
         ("FASTGEN_WATCH_SILENCE_SECONDS", "0"),
+        ("FASTGEN_DOWNLOAD_ENVIRONMENT", "HTTPS_PROXY=http://proxy"),
+        ("FASTGEN_DOWNLOAD_ENVIRONMENT", '{"RETRIES": 3}'),
     ],
 )
 def test_a_wrong_setting_is_named(name: str, value: str) -> None:
