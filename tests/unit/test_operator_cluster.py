@@ -11,9 +11,9 @@ from lightkube.config.models import Cluster as KubernetesServer
 from lightkube.config.models import User
 
 from fastgen_api import names
+from fastgen_operator.applying import SAME_NOTICE_AFTER, Memory
 from fastgen_operator.cluster import Cluster, ClusterError
 from fastgen_operator.owner import Owner
-from fastgen_operator.reconcile import SAME_NOTICE_AFTER, _Memory
 from fastgen_operator.status import Notice
 
 OWNER = Owner("chat", "team", "uid-1")
@@ -85,7 +85,7 @@ async def test_no_answer_is_none() -> None:
 
 
 def test_an_event_is_told_again_after_a_while_and_forgotten_by_then() -> None:
-    memory, now = _Memory(), NOW
+    memory, now = Memory(), NOW
     for number in range(100):
         assert memory.may_tell(Notice("Warning", "Crashed", f"attempt {number}"), now)
         assert not memory.may_tell(Notice("Warning", "Crashed", f"attempt {number}"), now)

@@ -1,0 +1,171 @@
+"""Applies the children of one FastGenDeployment, and takes away what is no longer one."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from fastgen_api import names
+from fastgen_api.spec import KubernetesObject, Spec
+from fastgen_operator.ailments import is_stuck
+from fastgen_operator.children import Id, id_of
+from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.contest import Repairs, contested, is_repair
+from fastgen_operator.delivery import Delivery
+from fastgen_operator.delivery_seen import CLAIM
+from fastgen_operator.drift import content_fingerprint, is_applied, keep_template
+from fastgen_operator.fingerprint import fingerprint
+from fastgen_operator.foreign_scaler import give_way
+from fastgen_operator.monitoring import MONITORING_KINDS
+from fastgen_operator.observed import Observed, Problem
+from fastgen_operator.owner import Owner
+from fastgen_operator.ownership import Claim, claim_on
+from fastgen_operator.rollout import RolloutDecision, carry_out
+from fastgen_operator.settings import Settings
+from fastgen_operator.status import Notice
+from fastgen_operator.template_trial import deployment_to_try, refusal
+
+APPLY_REJECTED: Final = "ApplyRejected"
+SAME_NOTICE_AFTER: Final = timedelta(minutes=5)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of a FastGenDeployment between reconciles; it may be lost."""
+
+    contents: dict[Id, str] = field(default_factory=dict)
+    """Fingerprint of what the API server made of each child that was applied."""
+    tried: str = ""
+    """Fingerprint of the last Deployment that passed a trial."""
+    waiting_since: datetime | None = None
+    """Since when a new replica has waited for room."""
+    repairs: Repairs = field(default_factory=Repairs)
+    told: dict[Notice, datetime] = field(default_factory=dict)
+    """When each event of the last SAME_NOTICE_AFTER was written."""
+
+    def may_tell(self, notice: Notice, now: datetime) -> bool:
+        """Whether the event was not written lately; notes that it is now."""
+        self.told = {each: at for each, at in self.told.items() if now - at < SAME_NOTICE_AFTER}
+        is_new = notice not in self.told
+        if is_new:
+            self.told[notice] = now
+        return is_new
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of applying the children."""
+
+    observed: Observed
+    failure: Problem | None = None
+    upgrade: str = ""
+    created: bool = False
+    delivery: Delivery | None = None
+    missing: tuple[Id, ...] = ()
+    again: timedelta | None = None
+    """When a child may be put back that is left as others made it."""
+
+
+class Applier:
+    """Carries out what was decided about the children."""
+
+    def __init__(self, cluster: Cluster, settings: Settings, clock: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+
+    async def try_template(
+        self, owner: Owner, spec: Spec, delivery: Delivery, observed: Observed, memory: Memory
+    ) -> Problem | None:
+        """Has a new spec.podTemplate checked before anything of the spec is applied."""
+        tried = deployment_to_try(owner, spec, self._settings, delivery, observed)
+        if tried is None or memory.tried == (mark := fingerprint(tried)):
+            return None
+        try:
+            await self._cluster.check(tried)
+        except ClusterError as error:
+            if error.is_farewell or error.is_race or not error.is_rejection:
+                raise
+            # Another part of the spec may be to blame; it is told when it is applied.
+            return refusal(str(error), tried, spec)
+        memory.tried = mark
+        return None
+
+    async def apply_children(
+        self,
+        owner: Owner,
+        children: tuple[KubernetesObject, ...],
+        current: dict[Id, KubernetesObject | None],
+        observed: Observed,
+        memory: Memory,
+        course: RolloutDecision,
+    ) -> Result:
+        """Applies in order what is not there as declared; a refusal ends it.
+
+        `current`: what has a child's name and is ours. Raises ClusterError when the API server
+        fails.
+        """
+        after = dict(observed.children)
+        upgrade = ""
+        created = False
+        failure: Problem | None = None
+        again: timedelta | None = None
+        for child in children:
+            identity = id_of(child)
+            found = current[identity]
+            desired = keep_template(child, found, is_stuck(found, observed))
+            upgrade = upgrade or _upgrade_message(child, desired)
+            if identity == ("Deployment", names.replica_name(owner.name)):
+                wanted = give_way(desired, found, observed.scalers)["spec"]["replicas"]
+                desired = carry_out(desired, course, wanted)
+            marked = give_way(desired, found, observed.scalers)
+            if found and is_applied(marked, found, memory.contents.get(identity)):
+                continue
+            if is_repair(marked, found):
+                wait = memory.repairs.wait(identity, self._clock())
+                if wait is not None:
+                    failure, again = await self._contested(owner, identity), wait
+                    continue
+                memory.repairs.note(identity, self._clock())
+            try:
+                after[identity] = await self._cluster.apply(marked)
+            except ClusterError as error:
+                if error.is_kind_gone and identity[0] in MONITORING_KINDS:
+                    continue  # Its watch will tell, and soon.
+                if error.is_farewell or error.is_race or not error.is_rejection:
+                    raise
+                problem = Problem(APPLY_REJECTED, f"{' '.join(identity)}: {error}")
+                if identity[0] == CLAIM and found:
+                    failure = problem  # One that cannot grow is as good as it was.
+                    continue
+                return Result(replace(observed, children=after), problem, upgrade, created)
+            memory.contents[identity] = content_fingerprint(after[identity])
+            created = created or found is None
+            log.info("applied", extra={"object": identity, "key": (owner.namespace, owner.name)})
+        return Result(replace(observed, children=after), failure, upgrade, created, again=again)
+
+    async def _contested(self, owner: Owner, identity: Id) -> Problem:
+        kind, name = identity
+        # What the watch told does not say who wrote.
+        return contested(identity, await self._cluster.get(kind, owner.namespace, name))
+
+    async def prune(self, owner: Owner, wanted: set[Id], observed: Observed) -> None:
+        """Deletes our children that are not wanted; raises ClusterError."""
+        for identity, child in observed.children.items():
+            if identity not in wanted and claim_on(owner, child) is Claim.OURS:
+                await self._cluster.delete(child)
+                log.info("deleted", extra={"object": identity})
+
+
+def _upgrade_message(made: KubernetesObject, desired: KubernetesObject) -> str:
+    if made is desired:
+        return ""
+    running = desired["spec"]["template"]["spec"]["containers"][0].get("image", "")
+    newer = made["spec"]["template"]["spec"]["containers"][0]["image"]
+    return (
+        f"{made['metadata']['name']} runs as an earlier operator made it (image {running}); the "
+        f"next change of spec.model, spec.engine, spec.image or spec.resources moves it to {newer}"
+    )
