@@ -33,8 +33,8 @@ def why_waiting(owner: Owner, spec: Spec, seen: Seen, share: str) -> Problem:
         case "Pending":
             return _why_pending(owner, spec, seen, seen.pod)
         case "Failed":
-            words = seen.own_words
-            ended = words.message.rstrip(".") if words else "the last attempt ended early"
+            own = seen.own_words
+            ended = own.message.rstrip(".") if own else "the last attempt ended early"
             return Problem(DOWNLOADING, f"{share}: {ended}; it is tried again")
     told = seen.report.get(DeliveryField.MESSAGE)
     if seen.state == DeliveryState.DOWNLOADING and told:

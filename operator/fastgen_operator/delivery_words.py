@@ -13,10 +13,9 @@ def told_percent(percent: int, previous: KubernetesObject) -> int:
     """The share to tell: the one that `previous`, the status before, tells, unless it moved."""
     model = previous.get("model") or {}
     before = model.get("downloadedPercent")
-    is_same = model.get("phase") == ModelPhase.DOWNLOADING and before is not None
-    if is_same and percent > 0 and abs(percent - before) < STEP_PERCENT:
-        return int(before)
-    return percent
+    if before is None or model.get("phase") != ModelPhase.DOWNLOADING:
+        return percent
+    return int(before) if percent > 0 and abs(percent - before) < STEP_PERCENT else percent
 
 
 def progress(percent: int | None, size_bytes: int | None) -> str:
