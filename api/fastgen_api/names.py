@@ -279,7 +279,7 @@ class StartupFailure(StrEnum):
     ACCESS_DENIED = "AccessDenied"
     """The server of the model wants a token, or another one."""
     DOWNLOAD_FAILED = "DownloadFailed"
-    """The server cannot be reached, throttles, stalls or breaks off, for longer than is bearable."""
+    """The server cannot be reached, throttles, stalls or breaks off, for too long."""
     CHECKSUM_MISMATCH = "ChecksumMismatch"
     CACHE_FULL = "CacheFull"
     ENGINE_FAILED = "EngineFailed"

@@ -87,6 +87,12 @@ def download(
 def _run(order: Order, progress: Progress, report: DeliveryReport | None) -> int:
     """Brings the model and tells how that went; the exit code."""
     try:
+        pinned = report.pinned() if report else None
+    except UnreportedError as error:
+        sentence = f"the API server cannot be asked what was resolved before: {error}"
+        return _fail(StartupFailure.DOWNLOAD_FAILED, sentence)
+    order = replace(order, pinned=pinned)
+    try:
         with report.running() if report else nullcontext(), logged(progress):
             model = _bring(order, progress)
     except ModelError as error:
