@@ -81,6 +81,10 @@ BY_REASON: Final = {
         "Delete or rename the other object, or give this FastGenDeployment another name.",
         "get deployment,service,configmap,serviceaccount,role,rolebinding",
     ),
+    "Contested": (
+        "Let one of the two write it: change the FastGenDeployment instead, or stop the other one.",
+        "get deployment,service,configmap,role,rolebinding --show-managed-fields -o yaml",
+    ),
     "ApplyRejected": ("Correct the field that the API server names.", EDIT),
     "InvalidSpec": ("Correct the field that the message names.", EDIT),
     "PodTemplateInvalid": ("Correct spec.podTemplate as the message says.", EDIT),
@@ -92,7 +96,7 @@ BY_REASON: Final = {
     ),
     "ClaimNotFound": ("Create the claim, or name another one.", CLAIMS),
     "ClaimPending": (
-        "See why no volume is made for it; a StorageClass that exists must be named or the default.",
+        "See why no volume is made for it; it needs a StorageClass, named or the default.",
         "describe persistentvolumeclaims",
     ),
     "ClaimTerminating": ("Somebody deletes the claim: wait, or see who still uses it.", CLAIMS),

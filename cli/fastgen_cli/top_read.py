@@ -42,6 +42,8 @@ class Watcher:
     _histories: dict[str, deque[Sample]] = field(default_factory=dict)
     _owners: dict[str, Key] = field(default_factory=dict)
     _rates: dict[Key, deque[float]] = field(default_factory=dict)
+    _closed: set[str] = field(default_factory=set)
+    """Namespaces whose pods may not be asked: nobody asks twice."""
 
     async def look(self, keys: str = "") -> Picture:
         """One screen; raises NoClusterError, NotInstalledError and UserError."""
@@ -86,14 +88,15 @@ class Watcher:
         if isinstance(pods, Refusal):
             return {}, f"Status only: pods cannot be read: {pods.message}", True
         running = [pod for pod in pods if _is_asked(pod)]
-        answers = await self._ask(running[:MOST_PODS])
+        asked = [pod for pod in running if pod["metadata"]["namespace"] not in self._closed]
+        answers = await self._ask(asked[:MOST_PODS])
         self._forget(running)
         refused = [each for each in answers if isinstance(each, Refusal)]
         grouped: dict[Key, list[deque[Sample]]] = {}
         for uid, history in self._histories.items():
             grouped.setdefault(self._owners[uid], []).append(history)
         found = {key: figures(each, lifetime=self.lifetime) for key, each in grouped.items()}
-        return found, *_source(len(running), refused, self.lifetime)
+        return found, *_source(len(asked), refused, self._closed, self.lifetime)
 
     async def _ask(self, pods: Iterable[KubernetesObject]) -> list[Sample | Refusal]:
         places = asyncio.Semaphore(AT_ONCE)
@@ -111,6 +114,8 @@ class Watcher:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_port(pod)}/proxy/metrics"
         text = await self.reader.text(path, timeout_seconds=POD_TIMEOUT_SECONDS)
         if isinstance(text, Refusal):
+            if text.is_forbidden:
+                self._closed.add(namespace)
             return text
         try:
             sample = read_sample(text, owner, namespace, time.monotonic())
@@ -148,13 +153,15 @@ def _port(pod: KubernetesObject) -> str:
     return str(told or Port.BALANCER_HTTP)
 
 
-def _source(asked: int, refused: list[Refusal], lifetime: bool) -> tuple[str, bool]:
+def _source(
+    asked: int, refused: list[Refusal], closed: set[str], lifetime: bool
+) -> tuple[str, bool]:
     """Whence the figures come, and whether some are missing."""
-    forbidden = next((each for each in refused if each.is_forbidden), None)
-    if forbidden:
+    if closed:
+        where = f" of {', '.join(sorted(closed))}"
         return (
-            "Status only: live figures need the right to get pods/proxy, which the cluster role "
-            "`edit` holds; or give --prometheus-url.",
+            f"Status only{where}: live figures need the right to get pods/proxy, which the cluster "
+            "role `edit` holds; or give --prometheus-url.",
             True,
         )
     if asked > MOST_PODS:

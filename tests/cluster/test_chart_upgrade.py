@@ -92,6 +92,7 @@ def release(
             "spec": SPEC,
         }
         cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+        found.patch({"status": {"observedGeneration": 1, "replicas": 1}}, "--subresource=status")
         yield found
     finally:
         cluster.helm("uninstall", RELEASE, "-n", namespace, "--ignore-not-found")

@@ -221,7 +221,7 @@ def test_an_editor_sees_the_pods_own_figures(
 
 def test_a_viewer_sees_the_status_and_is_told_what_is_missing(people: dict[str, Person]) -> None:
     table = people["viewer"].top()
-    assert "Status only: live figures need the right to get pods/proxy" in table
+    assert f"Status only of {NAMESPACE}: live figures need the right to get pods/proxy" in table
     assert cells(table, "chat")[1] == "1/1"
 
 

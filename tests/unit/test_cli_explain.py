@@ -286,7 +286,11 @@ def test_a_pause_and_the_way_out_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("observed", "sentence"),
-    [(None, "No operator has taken it up yet."), (1, "tells of generation 1")],
+    [
+        (None, "No operator has taken it up yet."),
+        (-1, "No operator has taken it up yet."),
+        (1, "tells of generation 1"),
+    ],
 )
 def test_an_operator_that_is_behind_is_told(observed: int | None, sentence: str) -> None:
     found = resource()
