@@ -20,6 +20,7 @@ from operator_questions import delete, has_all_children, is_stalled
 
 from fastgen_api.spec import parse
 from fastgen_operator.children import make_children
+from fastgen_operator.contest import REPAIRS
 from fastgen_operator.owner import owner_of
 from fastgen_operator.settings import Images, Settings
 
@@ -208,6 +209,28 @@ def test_a_freeze_holds_the_autoscaler_and_nothing_else(scene: Scene) -> None:
     wait_until("thawed", lambda: not operator.condition("auto", "ScalingFrozen"), seconds=20)
     wait_until("our number", lambda: made(operator, "auto") == 3, seconds=30)
     assert templates() == before, "a thaw restarts no pod"
+
+
+def test_a_child_that_others_keep_changing_is_told_and_left(operator: OperatorProcess) -> None:
+    operator.create("contested")
+    wait_until("children", lambda: has_all_children(operator, "contested"), seconds=20)
+    fight = ("scale", "deployment", "contested-replica", "--replicas=4")
+    for _ in range(REPAIRS):
+        operator.kubectl(*fight)
+        wait_until("put back", lambda: made(operator, "contested") == 1, seconds=20, pause=0.1)
+    since = time.time()
+    operator.kubectl(*fight)
+    stalled = wait_until("told", lambda: is_stalled(operator, "contested"), seconds=20)
+    assert stalled["reason"] == "Contested"
+    assert (
+        "Deployment contested-replica was changed by others, last by kubectl" in stalled["message"]
+    )
+    assert made(operator, "contested") == 4
+    assert operator.writers_of("deployments/contested-replica?", since) == []
+    operator.kubectl("scale", "fgd", "contested", "--replicas=2")
+    wait_until("what is declared", lambda: made(operator, "contested") == 2, seconds=20)
+    wait_until("no longer told", lambda: not is_stalled(operator, "contested"), seconds=20)
+    operator.kubectl("delete", "fgd", "contested")
 
 
 def test_names_that_are_taken_are_told_for_every_kind_of_child(operator: OperatorProcess) -> None:
