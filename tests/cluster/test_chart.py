@@ -14,7 +14,8 @@ from fastgen_api.spec import parse
 from fastgen_devcluster.command import CommandError
 from fastgen_operator.children import make_children
 from fastgen_operator.owner import Owner
-from fastgen_operator.settings import Images, Settings, settings_from
+from fastgen_operator.privileges import Allowed
+from fastgen_operator.settings import Images, MonitoringSettings, Settings, settings_from
 
 pytestmark = pytest.mark.cluster
 
@@ -84,6 +85,8 @@ def test_operator_understands_its_environment(cluster: Commands) -> None:
     flags = (
         "--set=images.envoy=envoy:1,images.pullSecrets={a,b},watchNamespaces={m,n}",
         "--set=prometheus.url=http://prometheus:9090,logLevel=DEBUG",
+        "--set=podTemplate.allow=None,networkPolicy.enabled=false,monitoring.enabled=false",
+        "--set=monitoring.labels.release=kube-prometheus-stack,monitoring.labels.a\\.b/c=d",
     )
     (deployment,) = of_kind(rendered(cluster, "x", *flags), "Deployment")
     pod = deployment["spec"]["template"]["spec"]
@@ -93,6 +96,9 @@ def test_operator_understands_its_environment(cluster: Commands) -> None:
         images=Images("runtime:1", "control:1", "envoy:1", "Never", ("a", "b")),
         namespaces=("m", "n"),
         prometheus_url="http://prometheus:9090",
+        pod_templates=Allowed.NONE,
+        network_policies=False,
+        monitoring=MonitoringSettings(False, {"release": "kube-prometheus-stack", "a.b/c": "d"}),
         log_level="DEBUG",
     )
     assert pod["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
