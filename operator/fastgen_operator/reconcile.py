@@ -1,5 +1,6 @@
 """Brings one FastGenDeployment's children and status to what its spec says."""
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject, Rollout, Spec
 from fastgen_operator.applying import APPLY_REJECTED, Applier, Memory, Result
 from fastgen_operator.children import Id, id_of, make_children
-from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster import Cluster, ClusterError
 from fastgen_operator.delivery import Delivery, foreign_claim_name
 from fastgen_operator.delivery_seen import CLAIM
 from fastgen_operator.delivery_state import delivery_of
@@ -29,6 +30,7 @@ from fastgen_operator.settings import Settings
 from fastgen_operator.situation import Outcome
 from fastgen_operator.status import (
     OUR_CONDITIONS,
+    Notice,
     is_frozen,
     notices_of,
     same_status,
@@ -40,6 +42,8 @@ INVALID_SPEC: Final = "InvalidSpec"
 CLAIM_IMMUTABLE: Final = "ClaimImmutable"
 REJECTED: Final = (APPLY_REJECTED, POD_TEMPLATE_REJECTED)
 """What the API server refused: another time it may not, so it is tried again."""
+
+log = logging.getLogger(__name__)
 
 
 class UnsettledError(Exception):
@@ -209,7 +213,13 @@ class Reconciler:
         await self._cluster.apply_status(owner, status)
         for notice in notices_of(previous, status, result.created):
             if memory.may_tell(notice, now):
-                await self._cluster.tell(owner, notice, now, self._settings.identity)
+                await self._tell(owner, notice, now)
+
+    async def _tell(self, owner: Owner, notice: Notice, now: datetime) -> None:
+        try:
+            await self._cluster.tell(owner, notice, now, self._settings.identity)
+        except ClusterError as error:  # The conditions say the same.
+            log.warning("an event was not written", extra={"why": str(error)})
 
 
 def read_spec(raw: KubernetesObject) -> Spec | Problem:
