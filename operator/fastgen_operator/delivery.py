@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from typing import Final
 
@@ -80,6 +81,8 @@ class Delivery:
     """The claim for downloaded models as it is."""
     claim_problem: str = ""
     """Why the claim cannot become what the spec says."""
+    again: timedelta | None = None
+    """When to look again although nothing tells that there is news."""
     held: KubernetesObject | None = None
     """The replica Deployment that serves on."""
     remembered: tuple[Delivered, ...] = ()

@@ -38,6 +38,8 @@ from fastgen_operator.owner import Owner
 from fastgen_operator.settings import Settings
 
 CLAIM_LEAVING: Final = "ClaimTerminating"
+LOOK_AGAIN: Final = timedelta(seconds=10)
+"""The user's claims carry no label of ours: no watch tells about them."""
 REPORT_WAIT: Final = timedelta(seconds=30)
 """From the end of a Job to the moment when its report is given up as lost."""
 
@@ -84,7 +86,7 @@ def _in_claim(owner: Owner, spec: Spec, observed: Observed) -> Delivery:
         return not_started(owner.name, spec.model)
     name = claim_name(owner.name, spec.model) or ""
     words = claim_not_found("spec.model.source", name, owner.namespace)
-    return Delivery(None, ModelPhase.PENDING, CLAIM_NOT_FOUND, words)
+    return Delivery(None, ModelPhase.PENDING, CLAIM_NOT_FOUND, words, again=LOOK_AGAIN)
 
 
 def _downloaded(
@@ -191,6 +193,7 @@ def _on_its_way(
         percent = told_percent(min(99, 100 * done // seen.size_bytes), previous)
     began = bool(seen.state) or (seen.pod is not None and phase_of(seen.pod) == "Running")
     why = why_waiting(owner, spec, seen, progress(percent, seen.size_bytes))
+    is_claimless = why.reason == CLAIM_NOT_FOUND
     return Delivery(
         None,
         ModelPhase.DOWNLOADING if began else ModelPhase.PENDING,
@@ -200,6 +203,7 @@ def _on_its_way(
         size_bytes=seen.size_bytes,
         downloaded_percent=percent,
         job=JobStep.KEEP,
+        again=REPORT_WAIT if seen.ended_at else LOOK_AGAIN if is_claimless else None,
     )
 
 

@@ -99,7 +99,8 @@ class Reconciler:
         await self._report(owner, resource, result, memory, outcome)
         if result.failure and result.failure.reason in REJECTED:
             raise UnsettledError(result.failure.message)
-        again = (course.again, warned_again, result.again)
+        delivered_again = result.delivery.again if result.delivery else None
+        again = (course.again, warned_again, result.again, delivered_again)
         times = [each for each in again if each is not None]
         return min(times).total_seconds() if times else None
 

@@ -46,6 +46,7 @@ def test_a_model_in_a_claim_is_there_when_the_claim_is() -> None:
     spec = Spec(Model("pvc://shelf/llama/a.gguf"))
     missing = read(spec, seen())
     assert (missing.model, missing.reason) == (None, "ClaimNotFound")
+    assert missing.again is not None, "no watch tells of a claim without our labels"
     assert "PersistentVolumeClaim shelf, which does not exist in namespace team" in missing.message
     found = read(spec, seen(claim(metadata={"name": "shelf", "uid": "u"})))
     assert found.model is not None
@@ -128,6 +129,7 @@ def test_a_report_counts_when_its_job_has_ended() -> None:
 def test_a_lost_report_is_waited_for_and_then_asked_for_again(ended: float, step: JobStep) -> None:
     found = read(CACHED, seen(job(ended=ended), claim()))
     assert (found.model, found.job) == (None, step)
+    assert (found.again is not None) == (step is JobStep.KEEP)
 
 
 def test_a_model_is_remembered_without_job_and_report() -> None:
