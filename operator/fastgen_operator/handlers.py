@@ -39,7 +39,8 @@ def registry_of(settings: Settings) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
     operator = Operator(settings)
     kopf.on.login(registry=registry)(_login)
-    kopf.on.startup(registry=registry)(operator.start)
+    # A port that is taken is seen when the process ends, not when it waits.
+    kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT, registry=registry)(operator.start)
     kopf.on.cleanup(registry=registry)(operator.stop)
     kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(operator.on_resource)
     return registry

@@ -3,6 +3,7 @@
 The images named here do not exist: what pods do is the business of test_operator_pods.
 """
 
+import copy
 import re
 import signal
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from api_proxy import ApiProxy, Fault, Request, nothing, proxy_to, some
+from balancer_process import free_ports
 from cluster_access import wait_until
 from operator_process import OperatorProcess, operator_in
 from operator_questions import delete, has_all_children, pull_failed_and_quiet, settled_writes
@@ -24,7 +26,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 SILENCE_SECONDS = 5
 """So that a dropped watch is noticed within a test's patience."""
-PORT = 18085
 NONE = "127.0.0.1:1/none:1"
 
 
@@ -35,7 +36,8 @@ def operator(
     """An operator in a namespace of this module, not started."""
     name = f"fastgen-outages-{uuid.uuid4().hex[:6]}"
     folder = tmp_path_factory.mktemp("outages")
-    with operator_in(name, folder, {"runtime": NONE, "control": NONE}, PORT) as operator:
+    (port,) = free_ports(1)
+    with operator_in(name, folder, {"runtime": NONE, "control": NONE}, port) as operator:
         yield operator
 
 
@@ -219,10 +221,8 @@ def test_two_operators_do_not_fight(
 @contextmanager
 def twin_of(operator: OperatorProcess, folder: Path) -> Iterator[OperatorProcess]:
     """A second operator with the same rights, in the same namespace."""
-    twin = OperatorProcess(
-        operator.kubernetes, operator.namespace, operator.kubeconfig, folder / "twin.log",
-        operator.images, PORT + 1,
-    )  # fmt: skip
+    twin = copy.copy(operator)
+    twin.log, (twin.port,) = folder / "twin.log", free_ports(1)
     twin.start()
     try:
         yield twin

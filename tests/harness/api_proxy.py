@@ -144,7 +144,10 @@ class ApiProxy:
         if fault.code == 0 and incoming.transport:
             incoming.transport.abort()
         headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-        return web.json_response(status, status=fault.code or 500, headers=headers)
+        # As the API server names it: without a charset, which lightkube would not know.
+        headers["Content-Type"] = "application/json"
+        body = json.dumps(status).encode()
+        return web.Response(status=fault.code or 500, headers=headers, body=body)
 
     @web.middleware
     async def _count_connection(self, incoming: web.Request, handler: Any) -> web.StreamResponse:
