@@ -41,7 +41,7 @@ import typer
 
 from fastgen_api.names import DeliveryState, StartupFailure
 from fastgen_runtime.log import log_event, log_problem, start_logging
-from fastgen_runtime.sources.config_map import ACCOUNT_FOLDER, ConfigMap, UnreportedError
+from fastgen_runtime.sources.config_map import ACCOUNT_FOLDER, ConfigMap
 from fastgen_runtime.sources.deliver import SCHEMES, Order, deliver
 from fastgen_runtime.sources.delivery_report import DeliveryReport
 from fastgen_runtime.sources.model import Model, caches_in
@@ -86,12 +86,7 @@ def download(
 
 def _run(order: Order, progress: Progress, report: DeliveryReport | None) -> int:
     """Brings the model and tells how that went; the exit code."""
-    try:
-        pinned = report.pinned() if report else None
-    except UnreportedError as error:
-        sentence = f"the API server cannot be asked what was resolved before: {error}"
-        return _fail(StartupFailure.DOWNLOAD_FAILED, sentence)
-    order = replace(order, pinned=pinned)
+    order = replace(order, pinned=report.pinned() if report else None)
     try:
         with report.running() if report else nullcontext(), logged(progress):
             model = _bring(order, progress)

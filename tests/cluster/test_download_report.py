@@ -108,6 +108,26 @@ def test_a_replaced_download_overwrites_nothing(
 
 
 @pytest.mark.usefixtures("config_map")
+def test_the_next_attempt_learns_what_was_resolved(account: tuple[str, Path]) -> None:
+    writer(account).merge({"state": "Failed", "revision": "c0ffee"})
+    progress = Progress()
+    assert DeliveryReport(writer(account), progress, ROOT).pinned() == "c0ffee"
+    assert progress.told.revision == "c0ffee"
+    assert DeliveryReport(writer(account, "another"), Progress(), ROOT).pinned() is None
+
+
+def test_a_configmap_that_was_made_anew_is_written_again(
+    cluster: Commands, namespace: str, account: tuple[str, Path], config_map: str
+) -> None:
+    own = writer(account)
+    own.merge({"state": "Downloading"})
+    cluster.kubectl("-n", namespace, "delete", "configmap", config_map)
+    cluster.kubectl("-n", namespace, "create", "configmap", config_map)
+    own.merge({"state": "Delivered"})
+    assert data(cluster, namespace) == {"key": "0a1b2c3d", "state": "Delivered"}
+
+
+@pytest.mark.usefixtures("config_map")
 def test_what_the_account_may_not_is_told(account: tuple[str, Path]) -> None:
     with pytest.raises(UnreportedError, match=r"403: .*cannot get resource \"configmaps\""):
         writer(account, name="another").merge({"state": "Downloading"})

@@ -8,21 +8,26 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 from hub_server import BROKEN, COMMIT, HubServer, git_hash, serving_hub
+from huggingface_hub import constants
 from tiny_model import write_tiny_model
 
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.models.model_config import ModelError
 from fastgen_runtime.sources import transfer as transfers
 from fastgen_runtime.sources.checksum import Checksum
+from fastgen_runtime.sources.deliver import Order, deliver
+from fastgen_runtime.sources.fetch import fetch
 from fastgen_runtime.sources.gguf_head import check_gguf_head
 from fastgen_runtime.sources.https_file import parse_https_source
 from fastgen_runtime.sources.hub_cache import HubFile, RepositoryCache
 from fastgen_runtime.sources.hub_info import read_info
+from fastgen_runtime.sources.model import caches_in
 from fastgen_runtime.sources.model_lock import model_lock
 from fastgen_runtime.sources.partial import Partial
 from fastgen_runtime.sources.patience import Limits, Patience
@@ -213,10 +218,6 @@ def test_checksums(tmp_path: Path) -> None:
 def test_hugging_faces_own_library_reads_the_cache(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from huggingface_hub import constants
-
-    from fastgen_runtime.sources.fetch import fetch
-
     cache = tmp_path / "cache"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
@@ -231,6 +232,16 @@ def test_hugging_faces_own_library_reads_the_cache(
     assert (revision.commit_hash, revision.refs) == (COMMIT, {"v1"})
     assert {file.file_name for file in revision.files} == set(names)
     assert revision.size_on_disk == sum(file.stat().st_size for file in path.iterdir())
+
+
+def test_a_pinned_commit_outdoes_the_branch(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    order = Order("hf://test/tiny@gone", caches_in(tmp_path), Limits(), pinned=COMMIT)
+    assert deliver(order, Progress()).revision == COMMIT
+    with pytest.raises(DownloadError, match="hf://test/tiny@gone names a revision"):
+        deliver(replace(order, pinned=None), Progress())
 
 
 def test_what_a_hub_says(hub: HubServer) -> None:

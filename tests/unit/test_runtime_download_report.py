@@ -114,6 +114,7 @@ def test_an_api_server_that_is_away_holds_up_nothing(
         while "progress cannot be reported" not in caplog.messages:
             pass
     assert not report.end(DeliveryState.DELIVERED, seconds=0)
+    assert report.pinned(seconds=0) is None
     assert "of the pod" not in caplog.text
 
 

@@ -32,8 +32,8 @@ class Order:
     """What is to be brought, and how.
 
     revision: of an hf:// source that names none. pinned: the commit that was resolved before, and
-    outdoes both. resolve_only: no weights. may_be_stale: where a
-    branch was in the cache counts when the hub does not answer at once.
+    outdoes both. resolve_only: no weights. may_be_stale: where a branch was in the cache counts
+    when the hub does not answer at once.
     """
 
     source: str

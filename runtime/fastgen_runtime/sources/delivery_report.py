@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from fastgen_runtime.sources.progress import Progress, every
 
 REPORT_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.5
+_FIRST_WORD_SECONDS: Final = 30.0
 _LAST_WORD_SECONDS: Final = 120.0
 _LONGEST_WAIT_SECONDS: Final = 15.0
 
@@ -31,9 +32,20 @@ class DeliveryReport:
         self._last_at = -REPORT_SECONDS
         self._is_superseded = False
 
-    def pinned(self) -> str | None:
-        """The commit that an earlier run resolved this model to; raises UnreportedError."""
-        revision = self._config_map.told().get(DeliveryField.REVISION)
+    def pinned(self, seconds: float = _FIRST_WORD_SECONDS) -> str | None:
+        """The commit that an earlier run resolved this model to.
+
+        None, too, when the API server has not answered for so many seconds: a download that has
+        no pin is better than none.
+        """
+        told: Mapping[str, str] = {}
+
+        def ask() -> None:
+            nonlocal told
+            told = self._config_map.told()
+
+        _persist(ask, "what was resolved before is not known", seconds)
+        revision = told.get(DeliveryField.REVISION)
         self._progress.pins(revision)
         return revision
 
@@ -62,19 +74,7 @@ class DeliveryReport:
     ) -> bool:
         """The last word; whether the API server took it, which is asked for so many seconds."""
         fields = fields_of(self._progress.told, state, self._root, failure)
-        deadline = time.monotonic() + seconds
-        wait = 1.0
-        while True:
-            try:
-                self._merge(fields)
-            except UnreportedError as error:
-                log_event("the last report is not taken", why=str(error))
-                if time.monotonic() + wait > deadline:
-                    return False
-                time.sleep(wait * random.uniform(0.5, 1))
-                wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-            else:
-                return True
+        return _persist(lambda: self._merge(fields), "the last report is not taken", seconds)
 
     def _merge(self, fields: Fields) -> None:
         if self._is_superseded:
@@ -85,3 +85,20 @@ class DeliveryReport:
             self._is_superseded = True
             log_event("the ConfigMap speaks of another model by now: no more reports")
         self._last = fields
+
+
+def _persist(work: Callable[[], None], complaint: str, seconds: float) -> bool:
+    """Does it, again and again for so many seconds while the API server does not take it."""
+    deadline = time.monotonic() + seconds
+    wait = 1.0
+    while True:
+        try:
+            work()
+        except UnreportedError as error:
+            log_event(complaint, why=str(error))
+            if time.monotonic() + wait > deadline:
+                return False
+            time.sleep(wait * random.uniform(0.5, 1))
+            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+        else:
+            return True
