@@ -172,6 +172,30 @@ def test_without_policies_the_replica_is_open(
     ]
 
 
+def test_what_pod_security_forbids_is_told_and_earlier_replicas_serve_on(
+    guarded: OperatorProcess,
+) -> None:
+    (before,) = pods(guarded, "replica")
+    guarded.patch("guarded", {"podTemplate": {"spec": {"hostNetwork": True}}})
+    told = wait_until(
+        "the refusal",
+        lambda: (
+            guarded.condition("guarded", "Ready")
+            if guarded.condition("guarded", "Ready")["reason"] == "FailedCreate"
+            else None
+        ),
+        seconds=60,
+    )
+    assert 'violates PodSecurity "restricted' in told["message"]
+    assert "hostNetwork" in told["message"]
+    assert guarded.condition("guarded", "Available")["status"] == "True"
+    guarded.patch("guarded", {"podTemplate": None})
+    wait_until("Ready", lambda: is_ready(guarded), seconds=60)
+    assert [each["metadata"]["uid"] for each in pods(guarded, "replica")] == [
+        before["metadata"]["uid"]
+    ]
+
+
 def test_three_ranks_of_one_replica_talk_in_a_confined_pod(guarded: OperatorProcess) -> None:
     """Tensor parallel without GPUs: the ranks share the CPUs."""
     resources = {"requests": SMALL["requests"], "limits": {"memory": "4Gi"}}
