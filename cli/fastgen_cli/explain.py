@@ -58,7 +58,7 @@ def explain(facts: Facts, now: datetime) -> Explanation:
     """Explains what was read; `now` is a time with a zone."""
     spec, unreadable = _spec(facts)
     states = pod_states(facts, now)
-    found = (*unreadable, *problems(facts, now))
+    found = (*unreadable, *problems(facts, states, now))
     return Explanation(
         name=facts.name,
         namespace=facts.namespace,
@@ -67,7 +67,7 @@ def explain(facts: Facts, now: datetime) -> Explanation:
         replicas=() if spec is None else replica_points(facts, spec, now),
         problems=found,
         pods=states,
-        events=tuple(_events(facts, states, now)),
+        events=tuple(_events(facts, states, {point.quote for point in found}, now)),
         advice=advice(facts, spec, states),
         unread=facts.unread,
     )
@@ -82,17 +82,20 @@ def _spec(facts: Facts) -> tuple[Spec | None, tuple[Point, ...]]:
         return None, (Point(text, str(error)),)
 
 
-def _events(facts: Facts, states: tuple[PodState, ...], now: datetime) -> Iterator[EventLine]:
-    """What happened to the FastGenDeployment, and what goes wrong with its parts."""
+def _events(
+    facts: Facts, states: tuple[PodState, ...], told: set[str], now: datetime
+) -> Iterator[EventLine]:
+    """What happened lately and is `told` nowhere else in the explanation."""
     name = facts.name
     claims = {claim["metadata"]["name"] for claim in facts.claims}
-    # What a pod complained of while it started is over once it serves, and so is a pod that ends.
-    over = {each.name for each in states if each.state in ("Ready", "Terminating")}
+    # What a pod complained of while it started is over once it serves; a pod with words has spoken.
+    over = {each.name for each in states if each.words or each.state in ("Ready", "Terminating")}
     ours = [
         each
         for each in facts.events
         if _is_ours(each["involvedObject"], name, claims)
         and each["involvedObject"].get("name") not in over
+        and each.get("message") not in told
     ]
     for event in sorted(ours, key=event_time)[-MOST_EVENTS:]:
         about = event["involvedObject"]

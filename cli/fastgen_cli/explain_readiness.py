@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from fastgen_api.names import PAUSED_ANNOTATION, Condition, ModelPhase
+from fastgen_api.names import PAUSED_ANNOTATION, Component, Condition, ModelPhase
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import PodState, seconds_since
 from fastgen_cli.explain_replicas import Point
-from fastgen_cli.explain_words import ago, gigabytes
+from fastgen_cli.explain_words import ago, gigabytes, plural
 
 TROUBLES: Final = (
     (Condition.STALLED, "True", "It will not become ready by itself"),
     (Condition.MODEL_READY, "False", "The model cannot be served"),
     (Condition.CAPACITY_BLOCKED, "True", "No node takes a pod"),
     (Condition.ROLLOUT_BLOCKED, "True", "The rollout waits"),
-    (Condition.AVAILABLE, "False", "No request can be served"),
     (Condition.RECONCILING, "True", "It is under way"),
     (Condition.READY, "False", "It is not as its spec says"),
+    (Condition.AVAILABLE, "False", "No request can be served"),
 )
 """Conditions that tell of something amiss, the most telling first."""
 NORMAL: Final = frozenset({"Paused", "ScaledToZero"})
@@ -35,15 +35,15 @@ def is_paused(facts: Facts) -> bool:
     return str(annotations.get(PAUSED_ANNOTATION, "")).lower() == "true"
 
 
-def problems(facts: Facts, now: datetime) -> tuple[Point, ...]:
+def problems(facts: Facts, states: tuple[PodState, ...], now: datetime) -> tuple[Point, ...]:
     """What is amiss; each of the system's own sentences once."""
     found: dict[str, Point] = {}
-    for point in _problems(facts, now):
+    for point in _problems(facts, states, now):
         found.setdefault(point.quote or point.text, point)
     return tuple(found.values())
 
 
-def _problems(facts: Facts, now: datetime) -> Iterator[Point]:
+def _problems(facts: Facts, states: tuple[PodState, ...], now: datetime) -> Iterator[Point]:
     if deleted := facts.resource["metadata"].get("deletionTimestamp"):
         yield Point(f"It is being deleted, since {ago(seconds_since(deleted, now))}.")
     if is_paused(facts):
@@ -56,7 +56,7 @@ def _problems(facts: Facts, now: datetime) -> Iterator[Point]:
             f"The operator has not taken up the latest edit: the status tells of generation "
             f"{observed}, the spec is of generation {facts.generation}."
         )
-    yield from _model(facts)
+    yield from _model(facts, states)
     for kind, status, text in TROUBLES:
         condition = facts.condition(kind)
         if condition.get("status") == status and condition.get("reason") not in NORMAL:
@@ -66,15 +66,16 @@ def _problems(facts: Facts, now: datetime) -> Iterator[Point]:
         yield Point("Its pods can be renewed.", upgrade.get("message", ""))
 
 
-def _model(facts: Facts) -> Iterator[Point]:
+def _model(facts: Facts, states: tuple[PodState, ...]) -> Iterator[Point]:
     model = facts.status.get("model") or {}
     phase, size = model.get("phase"), model.get("sizeBytes")
     if phase == ModelPhase.DOWNLOADING:
         share = model.get("downloadedPercent")
         of = f" of {gigabytes(int(size))}" if size else ""
         yield Point(f"The model is being downloaded: {0 if share is None else share} %{of}.")
-    elif phase == ModelPhase.LOADING and not facts.holds(Condition.READY):
-        yield Point("Replicas are loading the model.")
+    loading = sum(each.role == Component.REPLICA and each.state == "Starting" for each in states)
+    if loading:
+        yield Point(f"The model is being loaded by {plural(loading, 'replica')}.")
 
 
 def summary(facts: Facts, states: tuple[PodState, ...], found: tuple[Point, ...]) -> str:

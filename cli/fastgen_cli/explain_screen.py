@@ -86,7 +86,7 @@ def _section(console: Console, title: str, points: Iterable[Point]) -> None:
 def _pods(console: Console, pods: tuple[PodState, ...]) -> None:
     names = max(len(pod.name) for pod in pods)
     states = max(len(pod.state) for pod in pods)
-    for pod in pods:
+    for pod, after in zip(pods, (*pods[1:], None), strict=True):
         line = Text(f"  {pod.name:<{names}}  ")
         line.append(f"{pod.state:<{states}}", style=STYLES.get(pod.state, "red"))
         age = "" if pod.age_seconds is None else duration(pod.age_seconds)
@@ -94,7 +94,8 @@ def _pods(console: Console, pods: tuple[PodState, ...]) -> None:
         if pod.restarts:
             line.append(f"  {plural(pod.restarts, 'restart')}", style="yellow")
         console.print(line, soft_wrap=True)
-        if pod.words:
+        # What several say alike is told once, beneath them.
+        if pod.words and (after is None or after.words != pod.words):
             _quote(console, pod.words)
 
 

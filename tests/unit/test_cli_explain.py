@@ -270,6 +270,40 @@ def test_pods_that_do_not_serve_come_first_and_balancers_last() -> None:
     assert found == ["chat-model-1", "chat-replica-b", "chat-replica-a", "chat-balancer-x"]
 
 
+def test_what_pods_say_alike_is_read_once_and_no_event_repeats_it() -> None:
+    end = {"exitCode": 1, "reason": "Error", "message": "ModelInvalid: no tensors"}
+    crashed = {"phase": "Running", "containerStatuses": [container(state={"terminated": end})]}
+    pods = tuple(pod(f"chat-replica-{letter}", **crashed) for letter in "abc")
+    failed = ("False", "ModelInvalid", "no tensors here")
+    events = (
+        event("no tensors here"),
+        event("made the replicas"),
+        event("Back-off restarting", ("Pod", "chat-replica-a"), type="Warning"),
+    )
+    found = resource(conditions={"Ready": UNREADY, "ModelReady": failed})
+    explanation = explain(facts(found, pods=pods, events=events), NOW)
+    assert said(explanation).count("“no tensors”") == 1
+    assert [each.message for each in explanation.events] == ["made the replicas"]
+
+
+def test_only_replicas_that_run_are_said_to_load_the_model() -> None:
+    starting = pod(
+        phase="Running", containerStatuses=[container(started=False, state={"running": {}})]
+    )
+    found = resource(conditions={"Ready": UNREADY}, model={"phase": "Loading"})
+    assert "The model is being loaded by 1 replica." in why(found, pods=(starting,))
+    assert "being loaded" not in why(found, pods=(pod(phase="Pending"),))
+
+
+def test_the_most_telling_sentence_is_the_summary() -> None:
+    conditions = {
+        "Ready": ("False", "ImagePullBackOff", "image none:1 cannot be pulled"),
+        "Available": ("False", "NoReplicaReady", "no replica takes requests"),
+    }
+    explanation = explain(facts(resource(conditions=conditions)), NOW)
+    assert explanation.summary == "not ready: image none:1 cannot be pulled"
+
+
 def test_a_download_is_told_with_its_progress() -> None:
     model = {"phase": "Downloading", "sizeBytes": 16_100_000_000, "downloadedPercent": 43}
     text = why(resource(conditions={"Ready": UNREADY}, model=model))
