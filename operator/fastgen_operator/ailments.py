@@ -101,10 +101,13 @@ def is_stuck(deployment: KubernetesObject | None, observed: Observed) -> bool:
 
 def startup_failure(pod: KubernetesObject) -> Problem | None:
     """What the replica itself said when it could not serve (`names.TERMINATION_MESSAGE_PATH`)."""
-    for _, status in _containers(pod):
-        match = TERMINATION_MESSAGE.match((_last_end(status) or {}).get("message", ""))
+    for name, status in _containers(pod):
+        end = _last_end(status) or {}
+        match = TERMINATION_MESSAGE.match(end.get("message", ""))
         if match and match[1] in STARTUP_FAILURES:
-            return Problem(match[1], " ".join(match[2].split()))
+            words = " ".join(match[2].split())
+            limit = memory_limit(pod, name) if end.get("reason") == OUT_OF_MEMORY else ""
+            return Problem(match[1], f"{words} (its limit is {limit})" if limit else words)
     return None
 
 

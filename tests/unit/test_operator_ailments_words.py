@@ -21,9 +21,13 @@ def waiting(reason: str, message: str = "", name: str = "runtime", **more: Any) 
 
 
 def ended(
-    reason: str, code: int, spec: Any = None, component: Component = Component.REPLICA
+    reason: str,
+    code: int,
+    spec: Any = None,
+    component: Component = Component.REPLICA,
+    message: str = "",
 ) -> Any:
-    end = {"terminated": {"reason": reason, "exitCode": code, "message": ""}}
+    end = {"terminated": {"reason": reason, "exitCode": code, "message": message}}
     found = pod(component, containerStatuses=[container(lastState=end)])
     return found | {"spec": spec or {"containers": []}}
 
@@ -40,6 +44,8 @@ def unscheduled(message: str, component: Component = Component.REPLICA) -> Any:
         (ended("OOMKilled", 137, LIMITED), "OOMKilled",
          "container runtime was killed because it took more memory than its limit (2Gi). Raise "
          "spec.resources.limits.memory, or lower spec.engine.memoryPercent"),
+        (ended("OOMKilled", 1, LIMITED, message="OutOfMemory: the engine was killed"),
+         "OutOfMemory", "the engine was killed (its limit is 2Gi)"),
         (ended("OOMKilled", 137), "OOMKilled", "more memory than its node had"),
         (ended("OOMKilled", 137, component=Component.BALANCER), "OOMKilled", "The node has too"),
         (waiting("InvalidImageName", "couldn't parse"), "ImagePullBackOff", "Correct spec.image"),
