@@ -1,10 +1,31 @@
-"""Whether Kopf's watch tells what the lists show."""
+"""Whether Kopf's watch lives, and tells what the lists show."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from fastgen_api import names
 from fastgen_operator.health import DEAF_LIMIT_SECONDS
 from fastgen_operator.queue import Key
+
+KOPFS_WATCH: Final = f"watcher for {names.PLURAL}."
+"""How the names of Kopf's tasks begin that watch FastGenDeployments."""
+LOOK_SECONDS: Final = 0.5
+
+
+async def failure_of_kopf() -> BaseException:
+    """Returns what has ended a watch of Kopf.
+
+    Kopf logs it and goes on without: an error inside a watch, as an etcd without a leader makes it.
+    """
+    watches: set[asyncio.Task[object]] = set()
+    while True:
+        watches |= {each for each in asyncio.all_tasks() if each.get_name().startswith(KOPFS_WATCH)}
+        for watch in watches:
+            if watch.done() and not watch.cancelled() and (error := watch.exception()):
+                return error
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

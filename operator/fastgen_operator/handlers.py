@@ -16,7 +16,7 @@ import kopf
 from fastgen_api import names
 from fastgen_operator.cluster import Cluster, ClusterError
 from fastgen_operator.connection import connect
-from fastgen_operator.ears import Ears
+from fastgen_operator.ears import Ears, failure_of_kopf
 from fastgen_operator.health import Metrics, Pulse, serve
 from fastgen_operator.kinds import WATCHED_KINDS
 from fastgen_operator.loop import Loop, relist
@@ -34,10 +34,9 @@ SETTLE_SECONDS: Final = 0.1
 log = logging.getLogger(__name__)
 
 
-def registry_of(settings: Settings) -> kopf.OperatorRegistry:
+def registry_of(operator: "Operator") -> kopf.OperatorRegistry:
     """All handlers of one operator process."""
     registry = kopf.OperatorRegistry()
-    operator = Operator(settings)
     kopf.on.login(registry=registry)(_login)
     # A port that is taken is seen when the process ends, not when it waits.
     kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT, registry=registry)(operator.start)
@@ -54,6 +53,8 @@ class Operator:
     """The parts of a running operator; its tasks exist between `start` and `stop`."""
 
     def __init__(self, settings: Settings) -> None:
+        self.must_stop = asyncio.Event()
+        """Set when only a fresh process helps."""
         self._settings = settings
         self._pulse = Pulse()
         self._metrics = Metrics()
@@ -86,6 +87,7 @@ class Operator:
         for watch in self._watches:
             self._begin(watch.run(), f"watch of {watch.shelf.kind} in {watch.shelf.scope}")
         self._begin(self._run(), "reconcile loop")
+        self._begin(self._mind_kopf(), "watch of Kopf's watch")
 
     async def stop(self, **_: Any) -> None:
         """Ends the tasks and closes the connections."""
@@ -157,6 +159,11 @@ class Operator:
             await asyncio.sleep(SETTLE_SECONDS)
         self._starting = ""
         await asyncio.gather(self._loop.run(), relist(self._list_resources, self._loop.ask))
+
+    async def _mind_kopf(self) -> None:
+        error = await failure_of_kopf()
+        log.critical("the watch of FastGenDeployments ended", extra={"why": repr(error)})
+        self.must_stop.set()
 
     def _ask_all(self) -> None:
         for key in self._keys():

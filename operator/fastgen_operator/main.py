@@ -9,7 +9,7 @@ from typing import Final
 import kopf
 
 from fastgen_api.logs import log_to_stderr
-from fastgen_operator.handlers import registry_of
+from fastgen_operator.handlers import Operator, registry_of
 from fastgen_operator.settings import SettingsError, settings_from
 
 WORKER_LIMIT: Final = 20
@@ -18,20 +18,27 @@ LONGEST_BACKOFF_SECONDS: Final = 10.0
 
 
 def run() -> None:
-    """Runs the operator until SIGTERM or SIGINT; exits with 2 when a setting is wrong."""
+    """Runs the operator until SIGTERM or SIGINT.
+
+    Exits with 2 when a setting is wrong, with 1 when it cannot go on.
+    """
     try:
         settings = settings_from(os.environ)
     except SettingsError as error:
         print(f"fastgen-operator: {error}", file=sys.stderr)
         sys.exit(2)
     log_to_stderr("fastgen-operator", settings.log_level)
+    operator = Operator(settings)
     kopf.run(
-        registry=registry_of(settings),
+        registry=registry_of(operator),
+        stop_flag=operator.must_stop,
         settings=kopf_settings(settings.watch_silence_seconds),
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
     )
+    if operator.must_stop.is_set():
+        sys.exit(1)
 
 
 class _Patience:

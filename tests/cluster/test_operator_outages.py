@@ -161,29 +161,42 @@ def test_what_fails_now_and_then_converges_and_is_told_to_nobody(
     assert events == []
 
 
-def test_an_error_inside_a_watch_of_any_kind_is_lived_with(
+NO_LEADER = Fault(500, "etcdserver: no leader", in_stream=True)
+"""An etcd without a leader ends watches so."""
+
+
+def test_an_error_inside_the_watches_of_children_is_lived_with(
     operator: OperatorProcess, behind: ApiProxy, chat: str
 ) -> None:
-    """An etcd without a leader ends watches so."""
-    error = Fault(500, "etcdserver: no leader", in_stream=True)
-    watched: set[str] = set()
+    kinds = [kind for kind in WATCHED_KINDS if kind not in OPTIONAL_KINDS]
+    waiting = {path_of(kind, operator.namespace) for kind in kinds}
 
     def once_each(request: Request) -> Fault | None:
-        if not request.is_watch or request.path in watched:
+        if not request.is_watch or request.path not in waiting:
             return None
-        watched.add(request.path)
-        return error
+        waiting.remove(request.path)
+        return NO_LEADER
 
     behind.decide = once_each
     behind.break_connections()
-    kinds = (names.KIND, *(kind for kind in WATCHED_KINDS if kind not in OPTIONAL_KINDS))
-    paths = {path_of(kind, operator.namespace) for kind in kinds}
-    wait_until("errors in all watches", lambda: paths <= watched, seconds=30)
-    behind.decide = nothing
+    wait_until("errors in all watches", lambda: not waiting, seconds=30)
     operator.kubectl("delete", "service", chat, "--wait")
     wait_until("the service", lambda: operator.find("service", chat), seconds=30)
+
+
+def test_an_error_inside_the_watch_of_resources_ends_the_process(
+    operator: OperatorProcess, behind: ApiProxy, chat: str
+) -> None:
+    """Kopf would go on without a watch; a fresh process sees all."""
+    path = path_of(names.KIND, operator.namespace)
+    behind.decide = lambda each: NO_LEADER if each.is_watch and each.path == path else None
+    behind.break_connections()
+    assert operator.process
+    assert operator.process.wait(timeout=30) == 1
+    behind.decide = nothing
+    start(operator, behind)
     operator.patch(chat, {"replicas": 2})
-    wait_until("two replicas", lambda: replicas_of(operator, chat) == 2, seconds=60)
+    wait_until("two replicas", lambda: replicas_of(operator, chat) == 2, seconds=20)
     operator.patch(chat, {"replicas": 1})
 
 

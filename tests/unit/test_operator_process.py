@@ -87,7 +87,7 @@ def test_the_program_ends_with_the_name_of_the_wrong_setting(
 
 
 def test_kopf_only_watches() -> None:
-    registry = registry_of(settings_from(REQUIRED))
+    registry = registry_of(Operator(settings_from(REQUIRED)))
     assert len(registry._watching.get_all_handlers()) == 1
     for writing in (registry._changing, registry._spawning, registry._webhooks, registry._indexing):
         assert not writing.get_all_handlers()
