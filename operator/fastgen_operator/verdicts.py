@@ -102,9 +102,11 @@ def _reconciling(situation: Situation, problem: Problem | None) -> Verdict:
 
     Of a paused edit the generation tells that it is not.
     """
-    if situation.paused and (problem is None or not situation.applied):
-        return Verdict(Condition.RECONCILING, False, PAUSED, PAUSED_MESSAGE)
-    if problem is None or situation.failure or situation.deadline or situation.undeliverable:
+    stuck = situation.failure or situation.deadline or situation.undeliverable
+    if situation.paused:
+        is_awaited = problem is not None and not stuck and situation.applied
+        return Verdict(Condition.RECONCILING, is_awaited, PAUSED, PAUSED_MESSAGE)
+    if problem is None or stuck:
         return Verdict(Condition.RECONCILING, False, "Done", "nothing is under way")
     return Verdict(Condition.RECONCILING, True, problem.reason, problem.message)
 
