@@ -76,7 +76,7 @@ def delivery_of(
         remembered=remembered,
         claim=own_claim,
         claim_problem=claim_problem(spec, own_claim),
-        kept=_kept_claims(observed) | job,
+        kept=_kept_claims(observed) | _named_claim(owner, spec) | job,
     )
 
 
@@ -105,7 +105,8 @@ def _downloaded(
             f"PersistentVolumeClaim {seen.claim['metadata']['name']} is being deleted, which takes "
             "until no pod uses it"
         )
-        return replace(waiting, reason=CLAIM_LEAVING, message=words, job=JobStep.KEEP)
+        # Without its Job: a claim is in use for as long as there is a pod, if it has ended or not.
+        return replace(waiting, reason=CLAIM_LEAVING, message=words, job=JobStep.NONE)
     is_cache = way_of(spec.model) is Way.CACHE
     model = _known(seen, is_cache, remembered)
     if model is not None:
@@ -205,6 +206,12 @@ def _on_its_way(
         job=JobStep.KEEP,
         again=REPORT_WAIT if seen.ended_at else LOOK_AGAIN if is_claimless else None,
     )
+
+
+def _named_claim(owner: Owner, spec: Spec) -> frozenset[tuple[str, str]]:
+    """The claim that the spec names as the user's own: it may be one that was made by us."""
+    name = foreign_claim_name(owner.name, spec.model)
+    return frozenset({(CLAIM, name)}) if name else frozenset()
 
 
 def _kept_claims(observed: Observed) -> frozenset[tuple[str, str]]:

@@ -161,7 +161,10 @@ def test_a_claim_on_its_way_out_holds_nothing() -> None:
     leaving["metadata"]["deletionTimestamp"] = at(1)
     found = read(CACHED, seen(running(), job(ended=100), delivered(), leaving))
     assert (found.model, found.reason) == (None, "ClaimTerminating")
-    assert ("PersistentVolumeClaim", "chat-models") not in made(CACHED, found)
+    children = made(CACHED, found)
+    assert ("PersistentVolumeClaim", "chat-models") not in children
+    # A pod that has ended would hold the claim for ever.
+    assert ("Job", JOB) not in children.keys() | found.kept
 
 
 @pytest.mark.parametrize(
