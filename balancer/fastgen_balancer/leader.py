@@ -90,6 +90,8 @@ async def lead(
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
         watch = ScalerWatch(name)
         group.create_task(watch.run(client, namespace))
+        # Nothing is decided against another autoscaler that is only not known yet.
+        await watch.first_list(READ_SECONDS)
         group.create_task(leadership.run())
         autoscaler = Autoscaler(
             access,

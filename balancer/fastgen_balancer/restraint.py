@@ -1,5 +1,7 @@
 """Why the autoscaler must not write what it decides: somebody else scales, or all is frozen."""
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -65,6 +67,13 @@ class ScalerWatch:
     def __init__(self, deployment: str) -> None:
         self._deployment = deployment
         self.scalers: tuple[ForeignScaler, ...] = ()
+        self._listed = asyncio.Event()
+
+    async def first_list(self, limit_seconds: float) -> None:
+        """Waits until it is known who scales, or for as long as may be waited."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_seconds):
+                await self._listed.wait()
 
     async def run(self, client: AsyncClient, namespace: str) -> None:
         """Follows them until it is cancelled; without an answer what was known stays."""
@@ -77,3 +86,4 @@ class ScalerWatch:
         if scalers != self.scalers:
             log.info("foreign autoscalers", extra={"scalers": [each.words for each in scalers]})
         self.scalers = scalers
+        self._listed.set()

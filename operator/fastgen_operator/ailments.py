@@ -80,9 +80,10 @@ def first_ailment(
 def is_stuck(deployment: KubernetesObject | None, observed: Observed) -> bool:
     """Whether the pods of a Deployment's latest template fail for a reason of their own.
 
-    Older pods may serve beside them; that no node has room is not the template's fault.
+    Older pods may serve beside them; that no node has room is not the template's fault. A template
+    of which all pods once served is sound, whatever a node or a registry has done to them since.
     """
-    if deployment is None:
+    if deployment is None or _has_completed(deployment):
         return False
     template = (deployment["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
     latest = [
@@ -96,6 +97,16 @@ def is_stuck(deployment: KubernetesObject | None, observed: Observed) -> bool:
         ailment is not None
         and ailment.reason != UNSCHEDULABLE
         and not any(is_ready(pod) for pod in latest)
+    )
+
+
+def _has_completed(deployment: KubernetesObject) -> bool:
+    """Whether the rollout of the latest template came to its end; its controller keeps saying so."""
+    status = deployment.get("status") or {}
+    is_current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return is_current and any(
+        each["type"] == "Progressing" and each.get("reason") == "NewReplicaSetAvailable"
+        for each in status.get("conditions") or ()
     )
 
 

@@ -1,6 +1,5 @@
 """Makes all the Kubernetes objects that a FastGenDeployment stands for."""
 
-import copy
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, TypeAlias
 
@@ -19,7 +18,13 @@ from fastgen_operator.delivery import (
 )
 from fastgen_operator.delivery_children import delivery_children
 from fastgen_operator.delivery_pod import model_in_pod
-from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
+from fastgen_operator.drift import put_running_template
+from fastgen_operator.fingerprint import (
+    DECLARED_ANNOTATION,
+    POD_TEMPLATE_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    fingerprint,
+)
 from fastgen_operator.monitoring import MONITORING_KINDS, monitoring_children
 from fastgen_operator.owner import Owner
 from fastgen_operator.privileges import check_privileges
@@ -35,6 +40,9 @@ CHILD_KINDS: Final = (
     "PodDisruptionBudget", "NetworkPolicy", "Job", "Deployment",
 )  # fmt: skip
 """Kinds of children in the order in which they are applied: a pod finds all that it needs."""
+
+LONGEST_NOTE: Final = 100_000
+"""Characters of a pod template that is noted on its Deployment: annotations may have 256 KiB."""
 
 
 def id_of(manifest: KubernetesObject) -> Id:
@@ -118,11 +126,11 @@ def _behind_gate(
             yield child
         elif delivery.held is not None:
             running = delivery.held["metadata"].get("annotations") or {}
-            kept = (DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, MODELS_ANNOTATION)
+            kept = (DECLARED_ANNOTATION, MODELS_ANNOTATION)
             child["metadata"]["annotations"] = {
                 each: running[each] for each in kept if each in running
             }
-            child["spec"]["template"] = copy.deepcopy(delivery.held["spec"]["template"])
+            put_running_template(child, delivery.held)
             yield child
 
 
@@ -136,6 +144,9 @@ def _mark(deployment: KubernetesObject, declared: str) -> None:
     }
     annotations = template["metadata"].get("annotations") or {}
     template["metadata"]["annotations"] = annotations | {TEMPLATE_ANNOTATION: made}
+    text = msgspec.json.encode(template, order="sorted").decode()
+    if len(text) <= LONGEST_NOTE:
+        deployment["metadata"]["annotations"][POD_TEMPLATE_ANNOTATION] = text
 
 
 def declared_fingerprint(spec: Spec, *more: str) -> str:

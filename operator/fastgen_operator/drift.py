@@ -1,13 +1,17 @@
 """Tells whether an object in the cluster still is what was applied."""
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from typing import Any, Final
+
+import msgspec
 
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.fingerprint import (
     APPLIED_ANNOTATION,
     DECLARED_ANNOTATION,
+    POD_TEMPLATE_ANNOTATION,
     TEMPLATE_ANNOTATION,
     fingerprint,
 )
@@ -65,13 +69,32 @@ def keep_template(
         return desired
     running = observed["metadata"].get("annotations") or {}
     wanted = desired["metadata"]["annotations"]
-    same_declaration = running.get(DECLARED_ANNOTATION) == wanted[DECLARED_ANNOTATION]
-    if not same_declaration or running.get(TEMPLATE_ANNOTATION) == wanted[TEMPLATE_ANNOTATION]:
+    same_declaration = running.get(DECLARED_ANNOTATION) == wanted.get(DECLARED_ANNOTATION)
+    if not same_declaration or running.get(TEMPLATE_ANNOTATION) == wanted.get(TEMPLATE_ANNOTATION):
         return desired
     kept = copy.deepcopy(desired)
-    kept["spec"]["template"] = copy.deepcopy(observed["spec"]["template"])
-    kept["metadata"]["annotations"][TEMPLATE_ANNOTATION] = running.get(TEMPLATE_ANNOTATION, "")
+    put_running_template(kept, observed)
     return kept
+
+
+def put_running_template(deployment: KubernetesObject, observed: KubernetesObject) -> None:
+    """Gives a manifest the pod template that the observed Deployment was made with, and its marks.
+
+    A Deployment without a note of it gets the template that it has.
+    """
+    running = observed["metadata"].get("annotations") or {}
+    marks = deployment["metadata"]["annotations"]
+    marks[TEMPLATE_ANNOTATION] = running.get(TEMPLATE_ANNOTATION, "")
+    marks.pop(POD_TEMPLATE_ANNOTATION, None)
+    template: Any = None
+    if noted := running.get(POD_TEMPLATE_ANNOTATION):
+        marks[POD_TEMPLATE_ANNOTATION] = noted
+        with contextlib.suppress(msgspec.DecodeError):
+            template = msgspec.json.decode(noted)
+    whole = isinstance(template, dict) and "spec" in template
+    deployment["spec"]["template"] = (
+        template if whole else copy.deepcopy(observed["spec"]["template"])
+    )
 
 
 def _holds(desired: Any, observed: Any, field: str) -> bool:

@@ -59,8 +59,8 @@ class Shelf:
         """Whether the API server knows the kind."""
         self._entries: dict[Ref, _Entry] = {}
         self._refs: dict[Key, set[Ref]] = {}
-        self._graves: dict[Ref, int] = {}
-        """What was deleted since the last list began, and at which version."""
+        self._deleted: dict[Ref, int] | None = None
+        """While a list is on its way: what was deleted since it began, and at which version."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -75,7 +75,8 @@ class Shelf:
     def remove(self, found: KubernetesObject) -> tuple[Key, ...]:
         """Takes the event of a deletion; returns the deployments for which it is news."""
         ref, version = _ref_of(found), _version_of(found)
-        self._graves[ref] = version
+        if self._deleted is not None:
+            self._deleted[ref] = version
         entry = self._entries.get(ref)
         return self._drop(ref) if entry and entry.version <= version else ()
 
@@ -94,14 +95,14 @@ class Shelf:
         keys = tuple(self._refs)
         self._entries.clear()
         self._refs.clear()
-        self._graves.clear()
+        self._deleted = None
         self.version = 0
         self.is_filled = False
         return keys
 
     def begin_list(self) -> "Listing":
         """Begins to take a complete list."""
-        self._graves.clear()
+        self._deleted = {}
         return Listing(self)
 
     def of(self, key: Key) -> Iterator[KubernetesObject]:
@@ -142,7 +143,7 @@ class Listing:
         shelf, ref, version = self._shelf, _ref_of(found), _version_of(found)
         self._seen.add(ref)
         entry = shelf._entries.get(ref)
-        known = entry.version if entry else shelf._graves.get(ref, 0)
+        known = entry.version if entry else (shelf._deleted or {}).get(ref, 0)
         return shelf._set(ref, version, found) if version > known else ()
 
     def end(self, version: str) -> tuple[Key, ...]:
@@ -162,6 +163,7 @@ class Listing:
             if ref not in self._seen and entry.version <= reached
         ]
         keys = [key for ref in gone for key in shelf._drop(ref)]
+        shelf._deleted = None
         shelf.reach(version)
         shelf.is_filled = True
         return tuple(dict.fromkeys(keys))

@@ -129,3 +129,14 @@ def test_stuck_are_the_pods_of_the_latest_template_alone() -> None:
     assert not is_stuck(latest, observed(latest, made_from("old", crashed("", 137))))
     assert not is_stuck(latest, observed(latest))
     assert not is_stuck(None, observed(latest, crash))
+
+
+def test_a_template_that_once_served_is_not_stuck_when_its_node_restarts() -> None:
+    done = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+    served = deployment("chat-replica", 1, conditions=[done])
+    served["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: "new"}
+    down = crashed("", 255)
+    down["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: "new"}
+    assert not is_stuck(served, observed(served, down))
+    served["status"]["conditions"] = [done | {"reason": "ProgressDeadlineExceeded"}]
+    assert is_stuck(served, observed(served, down))

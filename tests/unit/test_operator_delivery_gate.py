@@ -26,7 +26,11 @@ from fastgen_api.spec import (
 )
 from fastgen_operator.delivery import remembered_models
 from fastgen_operator.drift import keep_template
-from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION
+from fastgen_operator.fingerprint import (
+    DECLARED_ANNOTATION,
+    POD_TEMPLATE_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+)
 
 JOB = ("Job", job()["metadata"]["name"])
 CLAIM = ("PersistentVolumeClaim", "chat-models")
@@ -102,7 +106,11 @@ def test_what_is_remembered_stays_short(count: int) -> None:
 
 def test_a_local_model_leaves_no_traces_on_the_deployment() -> None:
     local = made(Spec(Model("file:///models/a.gguf")))[REPLICAS]
-    assert set(local["metadata"]["annotations"]) == {DECLARED_ANNOTATION, TEMPLATE_ANNOTATION}
+    assert set(local["metadata"]["annotations"]) == {
+        DECLARED_ANNOTATION,
+        POD_TEMPLATE_ANNOTATION,
+        TEMPLATE_ANNOTATION,
+    }
 
 
 @pytest.mark.parametrize(

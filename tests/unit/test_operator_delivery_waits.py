@@ -23,7 +23,7 @@ from observed_downloads import (
 from observed_objects import container
 
 from fastgen_api.names import ModelPhase
-from fastgen_api.spec import Cache, CacheType, Model, SecretKeyRef, Spec
+from fastgen_api.spec import Cache, CacheType, Model, SecretKeyRef, Spec, parse
 from fastgen_operator.delivery import JobStep
 from fastgen_operator.settings import Images, Settings
 
@@ -199,3 +199,17 @@ def test_what_a_claim_can_never_become_is_told(cache: Cache, words: str) -> None
     found = read(with_model(CACHED, cache=cache), seen(claim()))
     assert words in found.claim_problem
     assert bool(found.claim_problem) == bool(words)
+
+
+def test_a_claim_of_ours_that_the_spec_names_as_the_users_stays() -> None:
+    found = claim()
+    found["metadata"] |= OWNED
+    for model in (
+        {"source": "pvc://chat-models/model.gguf"},
+        {
+            "source": "hf://test/tiny",
+            "cache": {"type": "PersistentVolumeClaim", "claimName": "chat-models"},
+        },
+    ):
+        delivery = read(parse({"model": model}), seen(found))
+        assert ("PersistentVolumeClaim", "chat-models") in delivery.kept

@@ -14,7 +14,7 @@ from fastgen_operator.drift import (
     keep_template,
     with_applied_annotation,
 )
-from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
+from fastgen_operator.fingerprint import POD_TEMPLATE_ANNOTATION, TEMPLATE_ANNOTATION
 from fastgen_operator.owner import Owner, owner_reference
 from fastgen_operator.ownership import Claim, claim_on, conflict
 from fastgen_operator.settings import Images, Settings
@@ -132,7 +132,7 @@ def test_what_the_api_server_writes_in_its_own_words_is_settled_by_memory() -> N
 def test_an_operator_upgrade_keeps_the_running_pods() -> None:
     seen = served(with_applied_annotation(deployment()))
     kept = keep_template(deployment(settings=NEW), seen, stuck=False)
-    assert kept["spec"]["template"] == seen["spec"]["template"]
+    assert kept["spec"]["template"] == deployment()["spec"]["template"]
     # And so again, after the kept form was applied.
     again = copy.deepcopy(seen)
     again["metadata"]["annotations"] |= kept["metadata"]["annotations"]
@@ -152,7 +152,7 @@ def test_scaling_while_an_upgrade_waits_restarts_nothing() -> None:
     seen = served(with_applied_annotation(deployment()))
     scaled = Spec(SPEC.model, resources=SPEC.resources, replicas=1)
     kept = keep_template(deployment(scaled, NEW), seen, stuck=False)
-    assert kept["spec"]["template"] == seen["spec"]["template"]
+    assert kept["spec"]["template"] == deployment()["spec"]["template"]
 
 
 def test_pods_that_cannot_run_are_not_kept() -> None:
@@ -216,3 +216,25 @@ def test_a_conflict_names_the_object_its_owner_and_the_way_out() -> None:
     assert problem.reason == "NameConflict"
     for word in ("Service chat", "Ingress web", "another name"):
         assert word in problem.message
+
+
+def test_an_edit_by_hand_is_undone_while_an_upgrade_waits() -> None:
+    seen = served(with_applied_annotation(deployment()))
+    container = seen["spec"]["template"]["spec"]["containers"][0]
+    running, container["image"] = container["image"], "evil:hand"
+    kept = keep_template(deployment(settings=NEW), seen, stuck=False)
+    assert kept["spec"]["template"]["spec"]["containers"][0]["image"] == running
+    assert not is_applied(with_applied_annotation(kept), seen)
+
+
+@pytest.mark.parametrize("note", [None, "{", "[]"])
+def test_a_deployment_without_a_readable_note_keeps_the_template_that_it_has(
+    note: str | None,
+) -> None:
+    seen = served(with_applied_annotation(deployment()))
+    annotations = seen["metadata"]["annotations"]
+    annotations.pop(POD_TEMPLATE_ANNOTATION)
+    if note is not None:
+        annotations[POD_TEMPLATE_ANNOTATION] = note
+    kept = keep_template(deployment(settings=NEW), seen, stuck=False)
+    assert kept["spec"]["template"] == seen["spec"]["template"]

@@ -272,3 +272,13 @@ class ShelfMachine(RuleBasedStateMachine):
 
 ShelfMachine.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40)
 TestShelfMachine = ShelfMachine.TestCase
+
+
+def test_what_comes_and_goes_leaves_nothing(shelf: Shelf) -> None:
+    fill(shelf, 1)
+    for version in range(2, 200, 2):
+        shelf.put(child(version, name=f"pod-{version}"))
+        shelf.remove(child(version + 1, name=f"pod-{version}"))
+    assert not shelf._entries
+    assert not shelf._refs
+    assert not shelf._deleted

@@ -202,7 +202,8 @@ class Transfer:
                 if have > end:
                     partial.drop()
                     break
-        if have != end:
+        brought_nothing = have <= start < file.size_bytes
+        if have != end or brought_nothing:
             raise PassingError(
                 f"{host_of(file.url)} sent {have} of {file.size_bytes} bytes of {file.name}"
             )
