@@ -85,6 +85,16 @@ BY_REASON: Final = {
         "Let one of the two write it: change the FastGenDeployment instead, or stop the other one.",
         "get deployment,service,configmap,role,rolebinding --show-managed-fields -o yaml",
     ),
+    "WaitingForDeletion": (
+        "Wait: it is made again once it is gone. If it stays, look who holds it (finalizers, or "
+        "streams that have not ended).",
+        "get deployment,pod,pvc",
+    ),
+    "APIServerError": (
+        "Look at what the message names, such as an admission webhook that does not answer; the "
+        "operator tries again by itself.",
+        "get events --sort-by=.lastTimestamp",
+    ),
     "ApplyRejected": ("Correct the field that the API server names.", EDIT),
     "InvalidSpec": ("Correct the field that the message names.", EDIT),
     "PodTemplateInvalid": ("Correct spec.podTemplate as the message says.", EDIT),

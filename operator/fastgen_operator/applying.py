@@ -43,6 +43,8 @@ class Memory:
     waiting_since: datetime | None = None
     """Since when a new replica has waited for room."""
     repairs: Repairs = field(default_factory=Repairs)
+    errors: int = 0
+    """How often in a row the API server failed while the children were applied."""
     told: dict[Notice, datetime] = field(default_factory=dict)
     """When each event of the last SAME_NOTICE_AFTER was written."""
 
@@ -65,6 +67,7 @@ class Result:
     created: bool = False
     delivery: Delivery | None = None
     missing: tuple[Id, ...] = ()
+    hindrance: Problem | None = None
     again: timedelta | None = None
     """When a child may be put back that is left as others made it."""
 

@@ -40,6 +40,10 @@ from fastgen_operator.template_trial import POD_TEMPLATE_REJECTED
 
 INVALID_SPEC: Final = "InvalidSpec"
 CLAIM_IMMUTABLE: Final = "ClaimImmutable"
+WAITING_FOR_DELETION: Final = "WaitingForDeletion"
+API_SERVER_ERROR: Final = "APIServerError"
+ERRORS_TO_TELL: Final = 3
+"""So many failures in a row are no passing trouble of the API server."""
 REJECTED: Final = (APPLY_REJECTED, POD_TEMPLATE_REJECTED)
 """What the API server refused: another time it may not, so it is tried again."""
 
@@ -79,17 +83,19 @@ class Reconciler:
         memory = self._memories.setdefault(key, Memory())
         observed, warned_again = await self._with_warnings(self._cluster.observe(owner))
         spec = read_spec(resource["spec"])
+        trouble: Exception | None = None
         if owner.paused:
             result = Result(observed, missing=self._missing(owner, spec, resource, observed))
         elif isinstance(spec, Problem):
             result = Result(observed, spec)
         else:
-            result = await self._apply_spec(owner, spec, resource, observed, memory)
+            result, trouble = await self._try_spec(owner, spec, resource, observed, memory)
         rollout = Rollout() if isinstance(spec, Problem) else spec.rollout
         course = self._course(owner, rollout, result.observed, memory)
         frozen = is_frozen(resource["spec"], self._settings)
         outcome = Outcome(
             result.failure,
+            result.hindrance,
             result.upgrade,
             frozen,
             result.delivery,
@@ -97,6 +103,8 @@ class Reconciler:
             rollout=course,
         )
         await self._report(owner, resource, result, memory, outcome)
+        if trouble:
+            raise trouble
         if result.failure and result.failure.reason in REJECTED:
             raise UnsettledError(result.failure.message)
         delivered_again = result.delivery.again if result.delivery else None
@@ -123,6 +131,29 @@ class Reconciler:
         decision = decide_rollout(rollout, state, memory.waiting_since, now)
         memory.waiting_since = decision.waiting_since
         return decision
+
+    async def _try_spec(
+        self,
+        owner: Owner,
+        spec: Spec,
+        resource: KubernetesObject,
+        observed: Observed,
+        memory: Memory,
+    ) -> tuple[Result, Exception | None]:
+        """Applies the spec; what hinders that is told, and raised once it has been."""
+        try:
+            result = await self._apply_spec(owner, spec, resource, observed, memory)
+        except UnsettledError as error:
+            return Result(observed, hindrance=Problem(WAITING_FOR_DELETION, str(error))), error
+        except ClusterError as error:
+            memory.errors += 1
+            # One refused or lost request is no news, and a lost one could not be told anyway.
+            if error.is_farewell or memory.errors < ERRORS_TO_TELL:
+                raise
+            words = f"the API server does not take the change, which is tried again: {error}"
+            return Result(observed, hindrance=Problem(API_SERVER_ERROR, words)), error
+        memory.errors = 0
+        return result, None
 
     async def _apply_spec(
         self,

@@ -29,6 +29,8 @@ class Outcome:
 
     failure: Problem | None = None
     """What kept the operator from applying the children."""
+    hindrance: Problem | None = None
+    """What keeps it from that for the time being; it tries again."""
     upgrade: str = ""
     """What the next edit brings besides itself; empty: nothing."""
     frozen: bool = False
@@ -49,6 +51,7 @@ class Situation:
     progress: str
     """How far the pods of the first Deployment are that is not complete."""
     failure: Problem | None
+    hindrance: Problem | None
     ailment: Problem | None
     """Why a pod of the latest form does not serve."""
     startup_failure: Problem | None
@@ -113,6 +116,7 @@ def situation_of(
         balancer=balancer.replicas,
         progress=next(incomplete, ""),
         failure=outcome.failure,
+        hindrance=outcome.hindrance,
         ailment=ailment,
         startup_failure=next(filter(None, map(startup_failure, unready)), None),
         unschedulable=next(filter(None, map(_without_node, pods)), None),

@@ -70,6 +70,8 @@ def _problem(situation: Situation) -> Problem | None:
         return situation.failure
     if situation.paused and (situation.missing or not situation.applied):
         return paused_problem(situation.missing)
+    if situation.hindrance:
+        return situation.hindrance
     if situation.is_complete:
         return None
     if situation.undelivered:

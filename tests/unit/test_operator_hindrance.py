@@ -1,0 +1,97 @@
+"""What keeps a change from being applied is told, although it is tried again."""
+
+from typing import Any
+
+import pytest
+from observed_objects import NOW, OWNER, deployment, observed
+
+from fastgen_api import names
+from fastgen_api.spec import KubernetesObject
+from fastgen_operator.cluster import ClusterError
+from fastgen_operator.observed import Observed
+from fastgen_operator.owner import owner_reference
+from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler, UnsettledError
+from fastgen_operator.settings import Images, Settings
+
+KEY = (OWNER.namespace, OWNER.name)
+RESOURCE = {
+    "apiVersion": names.API_VERSION,
+    "kind": names.KIND,
+    "metadata": {
+        "name": OWNER.name, "namespace": OWNER.namespace, "uid": OWNER.uid, "generation": 1,
+    },
+    "spec": {"model": {"source": "file:///m.gguf"}},
+}  # fmt: skip
+
+
+class OneResource:
+    """Stands in for the API server: one resource, and an answer for whatever is applied."""
+
+    def __init__(self, found: Observed, error: ClusterError | None = None) -> None:
+        self.found = found
+        self.error = error
+        self.told: list[KubernetesObject] = []
+
+    def resource(self, _: object) -> KubernetesObject:
+        return RESOURCE
+
+    def observe(self, _: object) -> Observed:
+        return self.found
+
+    async def get(self, *_: object) -> None:
+        return None
+
+    async def apply(self, manifest: KubernetesObject) -> KubernetesObject:
+        if self.error:
+            raise self.error
+        return manifest | {"metadata": manifest["metadata"] | {"generation": 1}}
+
+    async def apply_status(self, _: object, status: KubernetesObject) -> None:
+        self.told.append(status)
+
+    async def tell(self, *_: object) -> None:
+        return None
+
+
+def reconciler(cluster: Any) -> Reconciler:
+    return Reconciler(cluster, Settings(Images("runtime:1", "control:1")), lambda: NOW)
+
+
+def ready_of(status: KubernetesObject) -> tuple[str, str]:
+    (ready,) = [each for each in status["conditions"] if each["type"] == "Ready"]
+    return ready["status"], ready["reason"]
+
+
+def reconciling(status: KubernetesObject) -> str:
+    (found,) = [each for each in status["conditions"] if each["type"] == "Reconciling"]
+    return str(found["status"])
+
+
+async def test_a_child_that_is_being_deleted_is_told() -> None:
+    leaving = deployment("chat-replica", 1)
+    leaving["kind"] = "Deployment"
+    leaving["metadata"] |= {
+        "deletionTimestamp": "2025-01-01T00:00:00Z",
+        "ownerReferences": [owner_reference(OWNER)],
+    }
+    cluster = OneResource(observed(leaving))
+    with pytest.raises(UnsettledError, match="still being deleted"):
+        await reconciler(cluster).reconcile(KEY)
+    assert ready_of(cluster.told[-1]) == ("False", "WaitingForDeletion")
+    assert reconciling(cluster.told[-1]) == "True"
+
+
+async def test_an_api_server_that_goes_on_failing_is_told() -> None:
+    webhook = ClusterError(500, 'failed calling webhook "policy.example.com"')
+    cluster = OneResource(Observed(), webhook)
+    ours = reconciler(cluster)
+    for _ in range(ERRORS_TO_TELL):
+        assert cluster.told == []
+        with pytest.raises(ClusterError, match="policy"):
+            await ours.reconcile(KEY)
+    (status,) = cluster.told
+    assert ready_of(status) == ("False", "APIServerError")
+    assert reconciling(status) == "True"
+    cluster.error = None
+    await ours.reconcile(KEY)
+    assert ready_of(cluster.told[-1])[1] != "APIServerError"
