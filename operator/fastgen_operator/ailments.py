@@ -101,7 +101,7 @@ def is_stuck(deployment: KubernetesObject | None, observed: Observed) -> bool:
 
 
 def _has_completed(deployment: KubernetesObject) -> bool:
-    """Whether the rollout of the latest template came to its end, as its controller keeps saying."""
+    """Whether the rollout of the latest template came to its end, by its controller."""
     status = deployment.get("status") or {}
     is_current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     return is_current and any(

@@ -28,7 +28,11 @@ from fastgen_operator.status import Notice, notices_of, status_of
     ("ailing", "reason", "words"),
     [
         (crashed("ModelNotFound: /models/x does not exist\n"), "ModelNotFound", "/models/x does"),
-        (crashed("Traceback: nonsense"), "CrashLoopBackOff", "exited with code 1 (Error); its last words: Traceback: nonsense. See: kubectl "),
+        (
+            crashed("Traceback: nonsense"),
+            "CrashLoopBackOff",
+            "exited with code 1 (Error); its last words: Traceback: nonsense. See: kubectl ",
+        ),
         (crashed("", 137), "CrashLoopBackOff", "exited with code 137"),
         (
             pod(containerStatuses=[container(state={"waiting": {
