@@ -26,10 +26,9 @@ LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {**MERGE_KEYS, "ownerReference
 
 def with_applied_annotation(manifest: KubernetesObject) -> KubernetesObject:
     """The manifest with the fingerprint of itself, by which a later one is told apart."""
-    marked = copy.deepcopy(manifest)
-    annotations = marked["metadata"].setdefault("annotations", {})
-    annotations[APPLIED_ANNOTATION] = fingerprint(manifest)
-    return marked
+    metadata = manifest["metadata"]
+    annotations = (metadata.get("annotations") or {}) | {APPLIED_ANNOTATION: fingerprint(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def is_applied(
