@@ -28,10 +28,7 @@ APIS: Final = {
     names.PLURAL: FASTGEN,
     "pods": CORE,
     "events": CORE,
-    "services": CORE,
     "persistentvolumeclaims": CORE,
-    "deployments": "/apis/apps/v1",
-    "jobs": "/apis/batch/v1",
     "horizontalpodautoscalers": "/apis/autoscaling/v2",
 }
 

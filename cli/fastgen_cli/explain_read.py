@@ -42,11 +42,11 @@ async def read_facts(reader: Reader, name: str, target: Target) -> Facts:
     found: dict[str, Objects] = {
         what: () if isinstance(answer, Refusal) else answer for what, answer in answers.items()
     }
-    unread = [
-        f"{what}: {answer.message}"
-        for what, answer in answers.items()
-        if isinstance(answer, Refusal)
-    ]
+    # One missing right may hide several answers: it is told once.
+    refusals = {
+        answer.message: what for what, answer in answers.items() if isinstance(answer, Refusal)
+    }
+    unread = [f"{what}: {message}" for message, what in refusals.items()]
     own = {each["metadata"]["uid"] for each in found["events"]}
     warnings = (each for each in found["events of pods"] if each["metadata"]["uid"] not in own)
     last_lines, refused = await _last_lines(reader, found["pods"])

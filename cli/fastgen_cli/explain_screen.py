@@ -50,7 +50,7 @@ def show(explanation: Explanation, console: Console) -> None:
             if advice.command:
                 console.print(Text(f"     {advice.command}", style="cyan"), soft_wrap=True)
     if explanation.unread:
-        _title(console, "Not seen, for lack of rights")
+        _title(console, "Not seen")
         for sentence in explanation.unread:
             _hang(console, "  • ", Text(sentence, style="yellow"))
 

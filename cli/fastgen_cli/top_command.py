@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from fastgen_cli.cluster_reads import Reader, with_reader
-from fastgen_cli.kubeconfig import NoClusterError, Target
+from fastgen_cli.errors import UserError
+from fastgen_cli.kubeconfig import Target
 from fastgen_cli.top_read import Watcher
 from fastgen_cli.top_table import Picture, draw
 
@@ -70,7 +71,7 @@ async def _next(watcher: Watcher, picture: Picture) -> Picture:
     """The next screen; while the cluster does not answer, the last one, and why."""
     try:
         return await watcher.look(KEYS)
-    except NoClusterError as error:
+    except UserError as error:
         return replace(picture, source=f"As of {picture.now:%H:%M:%S}. {error}", is_degraded=True)
 
 
