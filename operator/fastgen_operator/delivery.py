@@ -60,6 +60,10 @@ class Delivered(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     """The claim that it lies in: another one of the same name does not hold it."""
 
 
+SHARED_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+"""Access modes of volumes that several nodes may use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """How far the model of a spec is on its way, and what the operator does about it."""
@@ -114,6 +118,12 @@ def claim_name(deployment: str, model: Model) -> str | None:
             return model.cache.claim_name or names.models_claim_name(deployment)
         case _:
             return None
+
+
+def is_of_one_node(model: Model) -> bool:
+    """Whether the model lies in a volume of ours that the pods of one node share."""
+    is_own = way_of(model) is Way.CACHE and model.cache.claim_name is None
+    return is_own and SHARED_MODES.isdisjoint(model.cache.access_modes)
 
 
 def foreign_claim_name(deployment: str, model: Model) -> str | None:

@@ -2,9 +2,11 @@
 
 from typing import Final
 
+from fastgen_api import names
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.confinement import local_references
+from fastgen_operator.delivery import is_of_one_node
 from fastgen_operator.owner import Owner, selector_labels
 from fastgen_operator.settings import Images
 
@@ -21,7 +23,7 @@ def placement(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
         "imagePullSecrets": [*spec.image_pull_secrets, *local_references(images.pull_secrets)],
         "nodeSelector": spec.node_selector,
         "tolerations": [*spec.tolerations, *_of_gpu_nodes(spec)],
-        "affinity": spec.affinity,
+        "affinity": _affinity(owner, spec),
         "topologySpreadConstraints": (
             list(spec.topology_spread_constraints) or _spread_where_there_is_room(owner)
         ),
@@ -29,6 +31,27 @@ def placement(owner: Owner, spec: Spec, images: Images) -> KubernetesObject:
         "priorityClassName": spec.priority_class_name,
     }
     return {field: value for field, value in fields.items() if value}
+
+
+def _affinity(owner: Owner, spec: Spec) -> KubernetesObject | None:
+    """The spec's own, and the company of all that uses a volume which one node at a time may have.
+
+    Kubernetes lets the first of a company go to any node.
+    """
+    if not is_of_one_node(spec.model):
+        return spec.affinity
+    theirs = spec.affinity or {}
+    near = theirs.get("podAffinity") or {}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = [*(near.get(required) or ()), _company(owner)]
+    return {**theirs, "podAffinity": {**near, required: terms}}
+
+
+def _company(owner: Owner) -> KubernetesObject:
+    users = [str(Component.REPLICA), str(Component.DOWNLOAD)]
+    component = {"key": names.COMPONENT_LABEL, "operator": "In", "values": users}
+    labels = {"matchLabels": {names.DEPLOYMENT_LABEL: owner.name}, "matchExpressions": [component]}
+    return {"topologyKey": SPREAD_OVER[0], "labelSelector": labels}
 
 
 def _of_gpu_nodes(spec: Spec) -> list[KubernetesObject]:

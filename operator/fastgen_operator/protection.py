@@ -5,13 +5,13 @@ from typing import Final
 from fastgen_api import names
 from fastgen_api.names import Component, Port
 from fastgen_api.spec import KubernetesObject, Rollout, Spec
+from fastgen_operator.delivery import Way, way_of
 from fastgen_operator.owner import Owner, child_metadata, selector_labels
+from fastgen_operator.rollout_strategy import is_zero
 
 GUARDED_LABEL: Final = f"{names.GROUP}/guarded"
 """On pods that serve /metrics on a port of its own. Policies select only these: pods that an
 earlier operator made are scraped on ports that must be closed, and stay as open as they were."""
-DOWNLOADED: Final = ("hf://", "https://")
-"""Beginnings of sources that a pod of the component `download` brings."""
 
 
 def protection_children(owner: Owner, spec: Spec, policies: bool) -> tuple[KubernetesObject, ...]:
@@ -30,8 +30,7 @@ def replicas_that_may_miss(rollout: Rollout) -> int | str:
     A budget of none would keep a node from being drained for ever; Kubernetes rounds a percentage
     up.
     """
-    allowed = rollout.max_unavailable
-    return 1 if str(allowed).rstrip("%") == "0" else allowed
+    return 1 if is_zero(rollout.max_unavailable) else rollout.max_unavailable
 
 
 def _budget(
@@ -68,7 +67,7 @@ def _policies(owner: Owner, spec: Spec) -> tuple[KubernetesObject, ...]:
     )
     for policy in (replica, balancer):
         policy["spec"]["podSelector"]["matchLabels"][GUARDED_LABEL] = "true"
-    if not spec.model.source.startswith(DOWNLOADED):
+    if way_of(spec.model) not in (Way.CACHE, Way.POD):
         return replica, balancer
     return replica, balancer, _policy(owner, names.download_name(owner.name), Component.DOWNLOAD)
 

@@ -8,8 +8,13 @@ def rolling_update(rollout: Rollout) -> KubernetesObject:
     if rollout.strategy is not RolloutStrategy.IN_PLACE:
         return {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
     # Kubernetes refuses two zeros.
-    is_zero = str(rollout.max_unavailable).rstrip("%").strip("0") == ""
-    return {"maxSurge": 0, "maxUnavailable": 1 if is_zero else rollout.max_unavailable}
+    unavailable = 1 if is_zero(rollout.max_unavailable) else rollout.max_unavailable
+    return {"maxSurge": 0, "maxUnavailable": unavailable}
+
+
+def is_zero(share: int | str) -> bool:
+    """Whether a number or percentage of replicas is none of them."""
+    return str(share).rstrip("%").strip("0") == ""
 
 
 def unavailable_of(rollout: Rollout, wanted: int) -> int:

@@ -40,7 +40,7 @@ def test_defaults_claim_only_what_this_version_does() -> None:
     assert spec.engine.token_budget.mode is BudgetMode.AUTO
     assert spec.engine.prefix_caching is True
     assert spec.balancer.routing is Routing.LEAST_TOKENS
-    assert spec.rollout.strategy is RolloutStrategy.SURGE
+    assert spec.rollout.strategy is RolloutStrategy.AUTO
 
 
 def test_each_direction_of_scaling_has_its_own_defaults() -> None:
