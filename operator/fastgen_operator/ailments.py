@@ -39,6 +39,8 @@ AILMENTS: Final = STARTUP_FAILURES | {
     "CreateContainerError",
     "RunContainerError",
     "FailedCreate",
+    "ClaimNotFound",
+    "ClaimPending",
 }
 """Reasons for which somebody may have to do something."""
 

@@ -166,9 +166,14 @@ class Applier:
 def _upgrade_message(made: KubernetesObject, desired: KubernetesObject) -> str:
     if made is desired:
         return ""
-    running = desired["spec"]["template"]["spec"]["containers"][0].get("image", "")
-    newer = made["spec"]["template"]["spec"]["containers"][0]["image"]
+    running, newer = (_first_image(each) for each in (desired, made))
+    to = f"to {newer}" if newer != running else "to the form that this operator gives its pods"
     return (
         f"{made['metadata']['name']} runs as an earlier operator made it (image {running}); the "
-        f"next change of spec.model, spec.engine, spec.image or spec.resources moves it to {newer}"
+        f"next change of spec.model, spec.engine, spec.image or spec.resources moves it {to}"
     )
+
+
+def _first_image(deployment: KubernetesObject) -> str:
+    """Of the operator's own container: those of `spec.podTemplate` come after it."""
+    return str(deployment["spec"]["template"]["spec"]["containers"][0].get("image", ""))

@@ -61,6 +61,7 @@ EXAMPLE: dict[str, Any] = {
     },
     "balancer": {"replicas": 2, "maxQueuedRequests": 100},
     "rollout": {
+        "strategy": "Auto",
         "maxSurge": 1,
         "maxUnavailable": 0,
         "progressDeadlineSeconds": 900,
@@ -159,6 +160,7 @@ CHANGED: dict[str, Any] = {
     },
     "spec.balancer.replicas": 3,
     "spec.balancer.maxQueuedRequests": 200,
+    "spec.rollout.strategy": "InPlace",
     "spec.rollout.maxSurge": 2,
     "spec.rollout.maxUnavailable": 1,
     "spec.rollout.progressDeadlineSeconds": 300,
@@ -195,7 +197,6 @@ CHANGED: dict[str, Any] = {
 ONE_BEHAVIOUR = {
     "spec.engine.quantization",
     "spec.balancer.routing",
-    "spec.rollout.strategy",
 }
 """Fields whose accepted values all mean what this version does anyway."""
 

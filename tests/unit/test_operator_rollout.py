@@ -4,10 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from observed_objects import NOW, container, pod
+from observed_objects import NOW, OWNER, container, pod
 from rollout_model import GPU, NO_GPU, pod_spec
 
-from fastgen_api.spec import Rollout, RolloutStrategy
+from fastgen_api.spec import Model, PodTemplate, Rollout, RolloutStrategy, Spec
+from fastgen_operator.children import make_children
+from fastgen_operator.delivery import Delivered, Delivery
+from fastgen_operator.drift import keep_template
 from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.rollout import (
@@ -21,6 +24,7 @@ from fastgen_operator.rollout import (
 )
 from fastgen_operator.rollout_room import requests_of, scheduler_words
 from fastgen_operator.rollout_strategy import rolling_update, unavailable_of
+from fastgen_operator.settings import Images, Settings
 
 AUTO = Rollout()
 SURGE = Rollout(strategy=RolloutStrategy.SURGE)
@@ -314,3 +318,27 @@ def test_what_a_pod_asks_for_counts_limits_sidecars_and_the_largest_start() -> N
     }  # fmt: skip
     asked = {name: float(amount) for name, amount in requests_of(spec).items()}
     assert asked == {"memory": 3 * 2**30, "cpu": 1.5}
+
+
+def made_by(version: int) -> dict[str, Any]:
+    """The replica Deployment of a model that each pod downloads, as an operator makes it."""
+    theirs = PodTemplate(spec={"initContainers": [{"name": "warm", "image": "team/warm:1"}]})
+    spec = Spec(Model("hf://owner/name"), pod_template=theirs)
+    delivery = Delivery(Delivered(key="12345678", path="name", revision="a" * 40, size_bytes=1))
+    settings = Settings(Images(f"runtime:{version}", f"control:{version}"))
+    made = make_children(OWNER, spec, settings, delivery)
+    return next(
+        each
+        for each in made
+        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "chat-replica")
+    )
+
+
+def test_an_operator_upgrade_restarts_nothing_with_init_containers_and_on_a_detour() -> None:
+    running = made_by(1)
+    assert len(running["spec"]["template"]["spec"]["initContainers"]) == 2
+    kept = keep_template(made_by(2), running, stuck=False)
+    assert kept["spec"]["template"] == running["spec"]["template"]
+    assert kept["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    carried = carry_out(kept, RolloutDecision(Detour(0, 1, "no GPU")), wanted=1)
+    assert carried["spec"]["template"] == running["spec"]["template"]

@@ -72,6 +72,7 @@ rollouts = st.sampled_from(
 outcomes = st.builds(
     Outcome,
     failure=st.none() | problems,
+    hindrance=st.none() | problems,
     upgrade=st.sampled_from(["", "newer"]),
     frozen=st.booleans(),
     delivery=deliveries,
@@ -97,7 +98,8 @@ def test_it_is_done_exactly_when_it_is_ready(
     made = {("Deployment", each["metadata"]["name"]): each for each in (replica, balancer) if each}
     owner = Owner("chat", "team", "uid-1", generation=3, paused=paused)
     if paused:  # Then nothing is made, so nothing fails.
-        outcome = Outcome(frozen=outcome.frozen, rollout=outcome.rollout)
+        missing = (("Service", "chat"),) if outcome.failure else ()
+        outcome = Outcome(frozen=outcome.frozen, missing=missing, rollout=outcome.rollout)
     status = status_of(
         owner, Observed(made, tuple(pods)), NOW, {"observedGeneration": before}, outcome
     )
