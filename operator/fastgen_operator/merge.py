@@ -60,6 +60,8 @@ def _merge_items(field: str, ours: list[Any], theirs: list[Any], path: str) -> l
         if not isinstance(item, dict) or keys[0] not in item:
             raise TemplateError(f"{path}[{position}]: expected an object with `{keys[0]}`")
         key = identity(item, keys)
+        if not all(isinstance(each, str | int) for each in key):
+            raise TemplateError(f"{path}[{position}]: {' and '.join(keys)} must be plain values")
         if key in merged and field in MERGED_ITEMS:
             merged[key] = merge(merged[key], item, f"{path}[{position}]")
         else:

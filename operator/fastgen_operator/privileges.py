@@ -82,7 +82,7 @@ def privileges(template: KubernetesObject, service_account: str) -> Iterator[str
     pod_context = _map(pod, "securityContext")
     yield from _of_context(pod_context, ".spec.securityContext")
     for position, sysctl in _items(pod_context, "sysctls"):
-        if sysctl.get("name") not in SYSCTLS:
+        if str(sysctl.get("name")) not in SYSCTLS:
             yield f".spec.securityContext.sysctls[{position}]"
     for position, volume in _items(pod, "volumes"):
         path = f".spec.volumes[{position}]"
@@ -129,9 +129,9 @@ def _of_container(
     if "seccompProfile" not in context and "seccompProfile" not in pod_context:
         yield f"{where}.seccompProfile"
     capabilities = _map(context, "capabilities")
-    if "ALL" not in (capabilities.get("drop") or ()):
+    if "ALL" not in _list(capabilities, "drop"):
         yield f"{where}.capabilities.drop"
-    if set(capabilities.get("add") or ()) - {"NET_BIND_SERVICE"}:
+    if any(each != "NET_BIND_SERVICE" for each in _list(capabilities, "add")):
         yield f"{where}.capabilities.add"
     for position, port in _items(container, "ports"):
         if port.get("hostPort"):
@@ -175,8 +175,12 @@ def _map(place: Mapping[str, Any], field: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _items(place: Mapping[str, Any], field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _list(place: Mapping[str, Any], field: str) -> list[Any]:
     found = place.get(field)
-    for position, item in enumerate(found if isinstance(found, list) else ()):
+    return found if isinstance(found, list) else []
+
+
+def _items(place: Mapping[str, Any], field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for position, item in enumerate(_list(place, field)):
         if isinstance(item, dict):
             yield position, item

@@ -18,7 +18,7 @@ OURS_IN_CONTAINERS: Final = {
     "args": "the operator makes them from spec.model and spec.engine",
     "terminationMessagePath": "the operator reads there why a replica cannot serve",
 }
-RESERVED_ENVIRONMENT: Final = frozenset({"POD_NAME"})
+RESERVED_ENVIRONMENT: Final = ("POD_NAME",)
 
 
 def check_contract(ours: KubernetesObject, theirs: KubernetesObject) -> None:
@@ -41,9 +41,10 @@ def _breaches(ours: KubernetesObject, theirs: KubernetesObject) -> Iterator[tupl
             known = [each for each in our_pod.get(field, ()) if each["name"] == item.get("name")]
             if known:
                 yield from _of_container(known[0], item, path)
+    our_volumes = [each["name"] for each in our_pod.get("volumes", ())]
     for position, item in _items(their_pod, "volumes"):
         name = item.get("name")
-        if name in _names(our_pod, "volumes") - REPLACEABLE_VOLUMES:
+        if name in [each for each in our_volumes if each not in REPLACEABLE_VOLUMES]:
             yield f"spec.volumes[{position}]", f"the volume {name} is the operator's"
 
 
@@ -75,8 +76,8 @@ def _of_ports(
 ) -> Iterator[tuple[str, str]]:
     """All containers of a pod share one address, and Services find ports by their names."""
     ours = [port for each in our_pod["containers"] for port in each["ports"]]
-    port_names = {port["name"] for port in ours}
-    numbers = {port["containerPort"] for port in ours}
+    port_names = [port["name"] for port in ours]
+    numbers = [port["containerPort"] for port in ours]
     for position, port in _items(theirs, "ports"):
         if port.get("name") in port_names or port.get("containerPort") in numbers:
             taken = ", ".join(f"{each['name']} ({each['containerPort']})" for each in ours)
@@ -95,7 +96,8 @@ def _of_container(
     for position, variable in _items(theirs, "env"):
         if variable.get("name") in RESERVED_ENVIRONMENT:
             yield f"{path}.env[{position}]", f"the operator sets {variable['name']}"
-    taken = {each["mountPath"] for each in ours.get("volumeMounts", ())} - REPLACEABLE_MOUNTS
+    mounted = [each["mountPath"] for each in ours.get("volumeMounts", ())]
+    taken = [each for each in mounted if each not in REPLACEABLE_MOUNTS]
     for position, mount in _items(theirs, "volumeMounts"):
         if mount.get("mountPath") in taken:
             where = mount["mountPath"]
@@ -113,7 +115,3 @@ def _items(theirs: Mapping[str, Any], field: str) -> Iterator[tuple[int, dict[st
 def _fields(theirs: Mapping[str, Any], field: str) -> Iterator[tuple[str, Any]]:
     found = theirs.get(field)
     yield from found.items() if isinstance(found, dict) else ()
-
-
-def _names(pod: Mapping[str, Any], field: str) -> set[str]:
-    return {each["name"] for each in pod.get(field, ())}

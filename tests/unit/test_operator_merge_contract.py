@@ -1,17 +1,21 @@
 """What `spec.podTemplate` must leave alone, and what the operator's settings forbid."""
 
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastgen_api.spec import Model, PodTemplate, Spec, parse
 from fastgen_operator.children import make_children
-from fastgen_operator.merge import TemplateError
+from fastgen_operator.merge import TemplateError, merge
 from fastgen_operator.owner import Owner
-from fastgen_operator.privileges import Allowed, PrivilegeError
+from fastgen_operator.privileges import Allowed, PrivilegeError, check_privileges
 from fastgen_operator.reconcile import declared_children
 from fastgen_operator.settings import Images, Settings
+from fastgen_operator.template_contract import check_contract
 
 IMAGES = Images("runtime:1", "control:1")
 OWNER = Owner("chat", "team", "uid-1")
@@ -204,3 +208,65 @@ def test_a_template_of_nonsense_is_left_to_the_api_server() -> None:
         made(nonsense)
     for theirs in ({"spec": {"securityContext": 5}}, runtime(ports=5, env={}, lifecycle={})):
         msgspec.json.encode(made(theirs))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9000) | st.sampled_from(["runtime", "http", "ALL"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("name"), inner),
+    max_leaves=3,
+)
+
+
+def likely(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return usual | usual | usual | ANYTHING
+
+
+def fields(**usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return likely(
+        st.fixed_dictionaries({}, optional={name: likely(each) for name, each in usual.items()})
+    )
+
+
+def lists(item: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(item, max_size=2)
+
+
+CONTEXT = fields(
+    capabilities=fields(add=lists(ANYTHING), drop=lists(ANYTHING)),
+    seccompProfile=fields(type=ANYTHING),
+    seLinuxOptions=fields(type=ANYTHING, user=ANYTHING),
+    sysctls=lists(fields(name=ANYTHING)),
+    windowsOptions=ANYTHING,
+)
+CONTAINER = fields(
+    name=st.sampled_from(["runtime", "side"]),
+    env=lists(fields(name=ANYTHING)),
+    ports=lists(fields(name=ANYTHING, containerPort=ANYTHING, protocol=ANYTHING)),
+    volumeMounts=lists(fields(mountPath=ANYTHING)),
+    securityContext=CONTEXT,
+    lifecycle=fields(preStop=ANYTHING, postStart=fields(httpGet=fields(host=ANYTHING))),
+    livenessProbe=fields(tcpSocket=ANYTHING),
+)
+TEMPLATE = st.fixed_dictionaries({}, optional={
+    "metadata": st.dictionaries(st.sampled_from(["labels", "annotations"]), ANYTHING),
+    "spec": st.fixed_dictionaries({}, optional={
+        "containers": likely(lists(CONTAINER)),
+        "initContainers": likely(lists(CONTAINER)),
+        "volumes": likely(lists(fields(name=ANYTHING, projected=fields(sources=ANYTHING)))),
+        "securityContext": CONTEXT,
+        "terminationGracePeriodSeconds": ANYTHING,
+        "serviceAccountName": ANYTHING,
+    }),
+})  # fmt: skip
+OURS = made({})["spec"]["template"]
+
+
+@given(theirs=TEMPLATE)
+@settings(max_examples=300, deadline=None)
+def test_no_template_trips_the_operator(theirs: dict[str, Any]) -> None:
+    """What is no pod template at all is refused in a sentence, or left to the API server."""
+    with contextlib.suppress(TemplateError):
+        check_contract(OURS, theirs)
+    with contextlib.suppress(TemplateError):
+        merged = merge(OURS, theirs, "spec.podTemplate")
+        check_privileges(Allowed.UNPRIVILEGED, merged, theirs, "chat-replica")
