@@ -26,9 +26,9 @@ LABELS = 'deployment="chat",deployment_namespace="team"'
 FAST, SLOW = "FastGenErrorBudgetBurnsFast", "FastGenErrorBudgetBurnsSlowly"
 NO_REPLICA, MISSING = "FastGenNoReplicaReady", "FastGenMetricsMissing"
 BLIND = "FastGenAutoscalerBlind"
-SAMPLES = 24 * 60
-"""A series' samples, one a minute: a day."""
-QUIET_AT = "20h"
+SAMPLES = 6 * 60
+"""A series' samples, one a minute."""
+QUIET_AT = "5h"
 """When those are looked at that are not to fire."""
 
 
@@ -70,7 +70,7 @@ SCENES: list[tuple[str, dict[str, str], dict[str, tuple[str, str]]]] = [
      {SLOW: ("30m", "2%")}),
     ("only clients err", HEALTHY | requests(good=10, excluded=1000), {}),
     ("one unlucky request at night",
-     HEALTHY | requests(good=0.02) | {LATE: "0x1185 1x240"}, {}),
+     HEALTHY | requests(good=0.02) | {LATE: "0x285 1x90"}, {}),
     ("no traffic", HEALTHY | requests(good=0, error=0), {}),
     ("no replica", dict.fromkeys(HEALTHY, f"0x{SAMPLES}"), {NO_REPLICA: ("10m", "")}),
     ("no balancer", {}, {MISSING: ("20m", "")}),
