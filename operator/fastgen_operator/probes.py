@@ -14,21 +14,25 @@ LONGEST_SECONDS: Final = 6 * 3600
 PERIOD_SECONDS: Final = 2
 
 
-def startup_seconds(size_bytes: int | None) -> int:
-    """How long a replica may take to load a model of this size before it counts as hung."""
+def startup_seconds(size_bytes: int | None, deadline_seconds: int) -> int:
+    """How long a replica may take to load a model of this size before it counts as hung.
+
+    deadline_seconds: how long a rollout may go without progress; whoever raised it knows of a slow
+    start, of which nothing else is known where the size is not.
+    """
     if size_bytes is None:
-        return UNKNOWN_SIZE_SECONDS
+        return max(UNKNOWN_SIZE_SECONDS, deadline_seconds)
     return min(BASE_SECONDS + size_bytes // SLOWEST_READ_BYTES_PER_SECOND, LONGEST_SECONDS)
 
 
-def probes(size_bytes: int | None) -> KubernetesObject:
+def probes(size_bytes: int | None, deadline_seconds: int) -> KubernetesObject:
     """Startup, readiness and liveness probe of a replica whose model has this size."""
     health: dict[str, Any] = {"httpGet": {"path": "/health", "port": "http"}}
     return {
         "startupProbe": health | {
             "periodSeconds": PERIOD_SECONDS,
             "timeoutSeconds": 5,
-            "failureThreshold": startup_seconds(size_bytes) // PERIOD_SECONDS,
+            "failureThreshold": startup_seconds(size_bytes, deadline_seconds) // PERIOD_SECONDS,
         },
         "readinessProbe": health | {
             "periodSeconds": 5,

@@ -203,7 +203,7 @@ def _container(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> K
             {"name": "grpc", "containerPort": Port.REPLICA_GRPC, "protocol": "TCP"},
             {"name": "metrics", "containerPort": Port.REPLICA_METRICS, "protocol": "TCP"},
         ],
-        **probes(model.size_bytes),
+        **probes(model.size_bytes, spec.rollout.progress_deadline_seconds),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "resources": _resources(spec),
         "securityContext": CONTAINER_SECURITY,

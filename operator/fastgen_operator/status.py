@@ -1,5 +1,6 @@
 """Decides what a FastGenDeployment's status says."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,6 +46,8 @@ OUR_FIELDS: Final = (
 )
 DEFAULT_DEADLINE_SECONDS: Final = Rollout().progress_deadline_seconds
 NOTHING_MORE: Final = Outcome()
+SCHEDULER_COUNTS: Final = "nodes are available"
+FIGURES: Final = re.compile(r"\d+")
 STATUS_WORDS: Final = {True: "True", False: "False", None: "Unknown"}
 
 
@@ -163,9 +166,17 @@ def _reasons(status: KubernetesObject) -> dict[str, tuple[str, str]]:
 
 def _comparable(conditions: Iterable[KubernetesObject]) -> dict[str, KubernetesObject]:
     return {
-        each["type"]: {name: each[name] for name in each if name != "observedGeneration"}
+        each["type"]: {
+            **{name: each[name] for name in each if name != "observedGeneration"},
+            "message": _without_counts(each["message"]),
+        }
         for each in conditions
     }
+
+
+def _without_counts(message: str) -> str:
+    """A message whose figures are no news: the scheduler counts all nodes of the cluster anew."""
+    return FIGURES.sub("#", message) if SCHEDULER_COUNTS in message else message
 
 
 def _selector(owner: Owner) -> str:

@@ -180,11 +180,16 @@ def test_ranks_talk_through_shared_memory(ranks: int, asked: str | None, wanted:
     ],
 )
 def test_a_larger_model_may_load_for_longer(size_bytes: int | None, seconds: int) -> None:
-    assert startup_seconds(size_bytes) == seconds
+    assert startup_seconds(size_bytes, 1800) == seconds
     delivery = Delivery(Delivered(key="k", path="m", size_bytes=size_bytes))
     spec = with_(model=Model("hf://owner/name"))
     probe = template(spec, delivery=delivery)["spec"]["containers"][0]["startupProbe"]
     assert probe["failureThreshold"] * probe["periodSeconds"] in (seconds, seconds - 1)
+
+
+def test_whoever_expects_a_slow_start_of_an_unknown_model_gets_it() -> None:
+    assert startup_seconds(None, 7200) == 7200
+    assert startup_seconds(10**9, 7200) == startup_seconds(10**9, 60)
 
 
 def test_a_size_that_is_learned_later_restarts_nothing() -> None:

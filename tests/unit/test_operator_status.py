@@ -15,6 +15,7 @@ from observed_objects import (
     deployment,
     message,
     observed,
+    pod,
 )
 
 from fastgen_api import names
@@ -192,3 +193,16 @@ def test_the_definition_says_which_conditions_are_never_set() -> None:
     balancers = {names.Condition.SLO_MET, names.Condition.SCALING_ACTIVE}
     for unset in every - OUR_CONDITIONS - balancers:
         assert f"{unset} is not set by this version" in told
+
+
+def test_that_the_scheduler_counts_its_nodes_anew_is_no_news() -> None:
+    def waiting(message: str) -> Any:
+        return pod(conditions=[{"type": "PodScheduled", "status": "False",
+                                "reason": "Unschedulable", "message": message}])  # fmt: skip
+
+    def told(message: str) -> Any:
+        return status_of(OWNER, observed(STARTING, waiting(message)), NOW, {})
+
+    stored = told("0/512 nodes are available: 301 Insufficient nvidia.com/gpu.")
+    assert same_status(told("0/511 nodes are available: 300 Insufficient nvidia.com/gpu."), stored)
+    assert not same_status(told("0/512 nodes are available: 301 Insufficient memory."), stored)
