@@ -59,6 +59,8 @@ def kwok_nodes(
         f"--config={STAGES}",
         f"--manage-nodes-with-label-selector={RUN_LABEL}={run}",
         f"--cidr={POD_CIDR}",
+        # Without a heartbeat nodes are taken for lost after a minute, and their pods for unready.
+        "--node-lease-duration-seconds=40",
     ]
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)

@@ -204,7 +204,18 @@ def operator_in(
             yield operator
         finally:
             operator.stop()
+            _clear(kubernetes, namespace)
             kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
+
+
+def _clear(kubernetes: Kubernetes, namespace: str) -> None:
+    """Ends the pods at once, before a namespace waits as long as they may: no stream is left."""
+    if not kubernetes.kubectl("get", "namespace", namespace, "--ignore-not-found"):
+        return
+    here = ("-n", namespace)
+    kubernetes.kubectl(*here, "delete", "fgd", "--all", "--wait")
+    kubernetes.kubectl(*here, "wait", "--for=delete", "deployment", "--all", "--timeout=60s")
+    kubernetes.kubectl(*here, "delete", "pods", "--all", "--grace-period=1", "--wait")
 
 
 @contextmanager
@@ -241,7 +252,12 @@ def _restricted_kubeconfig(kubernetes: Kubernetes, namespace: str, folder: Path)
     )  # fmt: skip
     rights = [each for each in yaml.safe_load_all(text) if each and each["kind"] in RIGHTS]
     kubernetes.kubectl("-n", namespace, "apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
-    token = kubernetes.kubectl("-n", namespace, "create", "token", "fastgen", "--duration=2h")
+    return account_kubeconfig(kubernetes, namespace, folder)
+
+
+def account_kubeconfig(kubernetes: Kubernetes, namespace: str, folder: Path) -> Path:
+    """A kubeconfig with the rights of the operator's ServiceAccount alone."""
+    token = kubernetes.kubectl("-n", namespace, "create", "token", "fastgen", "--duration=4h")
     raw = kubernetes.kubectl("config", "view", "--raw", "--flatten", "--minify", "-o", "json")
     config = json.loads(raw)
     config["users"][0]["user"] = {"token": token.strip()}
