@@ -205,11 +205,12 @@ def operator_in(
         finally:
             operator.stop()
             _clear(kubernetes, namespace)
-            kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
+            # Its end takes Kubernetes a while, and only who makes it anew must wait for that.
+            kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait=false")
 
 
 def _clear(kubernetes: Kubernetes, namespace: str) -> None:
-    """Ends the pods at once, before a namespace waits as long as they may: no stream is left."""
+    """Ends the pods at once: when the tests are over nobody waits for streams."""
     if not kubernetes.kubectl("get", "namespace", namespace, "--ignore-not-found"):
         return
     here = ("-n", namespace)
