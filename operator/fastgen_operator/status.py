@@ -133,7 +133,7 @@ def notices_of(
     notices = []
     warned: dict[str, str] = {}  # Several conditions may tell of the same.
     if created and previous.get("observedGeneration", 0) <= 0:
-        notices.append(Notice("Normal", "Created", "made the replicas, the balancer and Service"))
+        notices.append(Notice("Normal", "Created", "taken up: its Kubernetes objects are made"))
     for condition in status["conditions"]:
         told = before.get(condition["type"])
         if told == (condition["status"], condition["reason"]):
@@ -142,6 +142,8 @@ def notices_of(
             warned.setdefault(condition["reason"], condition["message"])
         elif condition["type"] == Condition.READY and condition["status"] == "True":
             notices.append(Notice("Normal", "Ready", condition["message"]))
+        elif condition["type"] == Condition.READY and told and told[0] == "True":
+            notices.append(Notice("Normal", condition["reason"], condition["message"]))
     warnings = (Notice("Warning", reason, message) for reason, message in warned.items())
     return (*notices, *warnings)
 

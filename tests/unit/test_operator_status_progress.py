@@ -232,6 +232,17 @@ def test_an_event_tells_each_reason_once() -> None:
     )
 
 
+def test_the_end_of_ready_is_an_event_whatever_ends_it() -> None:
+    serving = status_of(OWNER, observed(), NOW, {})
+    rolling = status_of(OWNER, observed(latest(), LOADING), NOW, serving)
+    words = message(rolling, "Ready")
+    assert notices_of(serving, rolling, created=False) == (
+        Notice("Normal", "RolloutInProgress", words),
+    )
+    later = status_of(OWNER, observed(latest(), LOADING, LOADING), NOW, rolling)
+    assert notices_of(rolling, later, created=False) == ()
+
+
 def test_a_component_without_a_mark_counts_all_its_pods() -> None:
     """As an operator of the first versions made them."""
     status = status_of(OWNER, observed(STARTING, pod(Component.BALANCER, conditions=[NO_ROOM])),
