@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Final
 
@@ -21,6 +22,8 @@ from fastgen_operator.store import HistoryError, Shelf
 
 SERVER_SECONDS: Final = 240
 """After about this the API server ends a watch; the next one begins where it ended."""
+OPEN_SECONDS: Final = 20.0
+"""How long a watch may take to begin."""
 SPREAD: Final = 0.2
 """Watches that began together end apart."""
 FIRST_PAUSE_SECONDS: Final = 0.5
@@ -67,7 +70,8 @@ _decode_object: Final = msgspec.json.Decoder(dict).decode
 def ending_of(error: ClusterError) -> Ending:
     """What the end of a watch, or of the list before it, is called."""
     if error.code == 0:
-        return Ending.SILENT if isinstance(error.__cause__, httpx2.ReadTimeout) else Ending.BROKEN
+        is_silent = isinstance(error.__cause__, (TimeoutError, httpx2.ReadTimeout))
+        return Ending.SILENT if is_silent else Ending.BROKEN
     if error.code == 404:
         return Ending.ABSENT
     if error.code in (401, 403):
@@ -173,8 +177,12 @@ class Watch:
         if is_labelled(self.shelf.kind):
             params["labelSelector"] = build_selector(OUR_LABELS)
         path = path_of(self.shelf.kind, self.shelf.scope)
+        request = self._http.build_request("GET", path, params=params)
         try:
-            async with self._http.stream("GET", path, params=params) as response:
+            # The client's own limit is that of the silence between two events.
+            async with asyncio.timeout(OPEN_SECONDS):
+                response = await self._http.send(request, stream=True)
+            async with aclosing(response):
                 self._hear()
                 if response.is_error:
                     await response.aread()
@@ -185,6 +193,8 @@ class Watch:
                     self._take(_decode_event(line))
         except httpx2.HTTPError as error:
             raise failure_of(error) from error
+        except TimeoutError as error:
+            raise ClusterError(0, f"no answer within {OPEN_SECONDS:.0f} s") from error
 
     def _take(self, event: _Event) -> None:
         if event.type == "ERROR":

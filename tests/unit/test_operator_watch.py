@@ -18,7 +18,7 @@ from waiting import wait_until
 from fastgen_api import names
 from fastgen_operator import watch as watch_module
 from fastgen_operator.cluster import Cluster, ClusterError
-from fastgen_operator.connection import Connection, connect
+from fastgen_operator.connection import ATTEMPTS, Connection, connect
 from fastgen_operator.health import WATCH_LIMIT_SECONDS
 from fastgen_operator.kinds import path_of
 from fastgen_operator.queue import Key
@@ -209,6 +209,21 @@ async def test_a_silent_stream_is_given_up() -> None:
         assert followed.ends[0] is Ending.SILENT
 
 
+async def test_a_watch_that_does_not_begin_is_given_up_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_module, "OPEN_SECONDS", 0.2)
+
+    async def never(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    server = ApiServer([holds(5)], [never, tells(("ADDED", item(6)))])
+    async with following(server) as followed:
+        await wait_until("the second watch", lambda: followed.watch.shelf.version == 6)
+        assert followed.ends == [Ending.SILENT]
+
+
 def expired(request: web.Request) -> Awaitable[web.StreamResponse]:
     status = {"kind": "Status", "code": 410, "message": "too old resource version"}
     return tells(("ERROR", status))(request)
@@ -233,7 +248,13 @@ async def test_failures_in_a_row_mean_a_new_list() -> None:
 
 async def test_a_list_that_fails_is_tried_again_and_nothing_is_taken_for_gone() -> None:
     server = ApiServer(
-        [holds(5, item(3)), refuses(500), refuses(503), holds(9, item(3))], [expired, tells()]
+        [
+            holds(5, item(3)),
+            *[refuses(500)] * ATTEMPTS,
+            *[refuses(503)] * ATTEMPTS,
+            holds(9, item(3)),
+        ],
+        [expired, tells()],
     )
     async with following(server) as followed:
         await wait_until("a second list", lambda: server.watched_from() == ["5", "9"])
@@ -331,6 +352,7 @@ def failure(code: int, cause: Exception | None = None) -> ClusterError:
     ("error", "ending"),
     [
         (failure(0, httpx2.ReadTimeout("")), Ending.SILENT),
+        (failure(0, TimeoutError()), Ending.SILENT),
         (failure(0, httpx2.ConnectError("")), Ending.BROKEN),
         (failure(429), Ending.FAILED),
         (failure(503), Ending.FAILED),
