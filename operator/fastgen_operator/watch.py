@@ -227,7 +227,9 @@ class Watch:
             self._must_list = True
         if ending is Ending.REFUSED:
             self.refusal = why
-        log.warning("watch ended", extra={**self._where(), "why": why[:300]})
+        # An API server that has seen nothing of a kind since it started sends no bookmarks.
+        level = logging.INFO if ending is Ending.SILENT else logging.WARNING
+        log.log(level, "watch ended", extra={**self._where(), "why": why[:300]})
 
     def _is_steady(self) -> bool:
         return self._began is not None and self._clock() - self._began >= STEADY_SECONDS

@@ -116,6 +116,16 @@ class ApiProxy:
         headers = {name: value for name, value in incoming.headers.items()
                    if name.lower() not in HOP_BY_HOP}  # fmt: skip
         body = await incoming.read()
+        try:
+            return await self._forward(incoming, headers, body, cuts)
+        except aiohttp.ClientConnectionError:  # The API server is away.
+            if incoming.transport:
+                incoming.transport.abort()
+            raise
+
+    async def _forward(
+        self, incoming: web.Request, headers: dict[str, str], body: bytes, cuts: int
+    ) -> web.StreamResponse:
         async with incoming.app[SESSION].request(
             incoming.method, incoming.rel_url, headers=headers, data=body or None
         ) as answer:
