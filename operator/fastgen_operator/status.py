@@ -145,7 +145,7 @@ def notices_of(
         elif condition["type"] == Condition.READY and told and told[0] == "True":
             notices.append(Notice("Normal", condition["reason"], condition["message"]))
     warnings = (Notice("Warning", reason, message) for reason, message in warned.items())
-    return (*notices, *warnings)
+    return (*(each for each in notices if each.reason not in warned), *warnings)
 
 
 def _is_warning(condition: KubernetesObject) -> bool:
