@@ -194,6 +194,7 @@ class Operator:
         if len(failures) == len(shelves):
             raise failures[0]
         self._ears.compare(listed, time.monotonic())
+        self._generations = {key: each for key, each in self._generations.items() if key in listed}
         return list(listed)
 
     async def _wait_for_crd(self) -> None:

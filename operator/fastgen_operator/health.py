@@ -1,5 +1,6 @@
 """Whether the operator lives, told over HTTP, and its Prometheus metrics."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ WATCH_LIMIT_SECONDS: Final = 300.0
 """A watch begins anew within a minute and a half of silence; that failing is worth the same."""
 DEAF_LIMIT_SECONDS: Final = 200.0
 """Three relists have shown what the watch of Kopf did not tell."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -114,15 +117,22 @@ async def serve(
     `liveness` and `readiness` say what is wrong; empty: nothing.
     """
 
-    def answer(complaint: Callable[[], str]) -> web.Response:
-        text = complaint()
-        return web.Response(status=503 if text else 200, text=text or "ok")
+    told = ""
+
+    def answer(complaint: str) -> web.Response:
+        return web.Response(status=503 if complaint else 200, text=complaint or "ok")
 
     async def healthz(_: web.Request) -> web.Response:
-        return answer(liveness)
+        nonlocal told
+        complaint = liveness()
+        if complaint != told:
+            # The kubelet's events tell no more than the status of the answer.
+            log.error("not healthy" if complaint else "healthy again", extra={"why": complaint})
+            told = complaint
+        return answer(complaint)
 
     async def readyz(_: web.Request) -> web.Response:
-        return answer(lambda: liveness() or readiness())
+        return answer(liveness() or readiness())
 
     async def exposition(_: web.Request) -> web.Response:
         return web.Response(

@@ -111,7 +111,7 @@ def test_a_pulse_complains_when_something_stands_still() -> None:
     assert pulse.complaint() == ""
 
 
-async def test_health_and_metrics_over_http() -> None:
+async def test_health_and_metrics_over_http(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     pulse, metrics = Pulse(clock=lambda: now), Metrics()
     metrics.reconciles.labels("ok").inc()
@@ -131,6 +131,10 @@ async def test_health_and_metrics_over_http() -> None:
                 sick = await client.get(path)
                 assert sick.status_code == 503
                 assert "has not" in sick.text
+            assert [each.getMessage() for each in caplog.records] == ["not healthy"]
+            now = 0.0
+            assert (await client.get("/healthz")).status_code == 200
+            assert caplog.records[-1].getMessage() == "healthy again"
     finally:
         await runner.cleanup()
 
