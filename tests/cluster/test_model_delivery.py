@@ -1,141 +1,53 @@
-"""Models on their way to the replicas, from a hub of the test's own that has all its moods."""
+"""Models on their way to the replicas, from a hub of the test's own."""
 
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from checkpoint_files import write_gguf
 from cluster_access import wait_until
-from hub_server import API, COMMIT, DAMAGED, STALLED, TOKEN, HubServer, serving_hub, throttled
-from operator_process import OperatorProcess, operator_in
-from tiny_model import write_tiny_model
-
-from fastgen_devcluster import Cluster
-from fastgen_devcluster.images import build_images
+from delivery_questions import (
+    ENGINE,
+    SMALL,
+    SOURCE,
+    WEIGHTS,
+    create,
+    delete,
+    delivering_operator,
+    hub_for_pods,
+    is_ready,
+    model_of,
+    pods,
+    scale,
+    sent,
+    start,
+    wait_until_delivered,
+)
+from hub_server import COMMIT, DAMAGED, TOKEN, HubServer
+from operator_process import OperatorProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-NAMESPACE = "fastgen-delivery"
-PORT = 18094
-SMALL = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-ENGINE = {"dtype": "Float32", "maxModelLength": 64, "maxConcurrentRequests": 2}
-SOURCE = "hf://test/tiny"
-SECRET = {"name": "hf", "key": "token"}
 SHARED = {
     "type": "PersistentVolumeClaim",
     "size": "1Gi",
     "storageClassName": "shared",
     "accessModes": ["ReadWriteMany"],
 }
-LOCAL = {"type": "PersistentVolumeClaim", "size": "1Gi", "retentionPolicy": "Delete"}
-WEIGHTS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
-    """A private repository of some megabytes, where pods can reach it."""
-    host = Cluster.current().host_address
-    if host is None:
-        pytest.skip("only the development cluster reaches this machine")
-    folder = write_tiny_model(
-        tmp_path_factory.mktemp("hub") / "tiny",
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-    )
-    with serving_hub(folder, host=host, known_as=host) as server:
-        server.is_private = True
+    with hub_for_pods(tmp_path_factory.mktemp("hub") / "tiny") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, hub: HubServer) -> Iterator[OperatorProcess]:
-    built = build_images()
-    images = {"runtime": built.runtime, "control": built.control}
-    with operator_in(NAMESPACE, tmp_path_factory.mktemp("operator"), images, PORT) as running:
-        set_token(running, TOKEN)
-        start(running, hub)
+    folder = tmp_path_factory.mktemp("operator")
+    with delivering_operator("fastgen-delivery", folder, hub, 18094) as running:
         yield running
-
-
-def start(operator: OperatorProcess, hub: HubServer) -> None:
-    """Its downloads give a silent connection up after some seconds."""
-    patience = {"FASTGEN_DOWNLOAD_STALL_SECONDS": "8"}
-    settings = {"FASTGEN_DOWNLOAD_ENVIRONMENT": json.dumps(patience)}
-    operator.start({"FASTGEN_HUB_ENDPOINT": hub.url} | settings)
-
-
-def set_token(operator: OperatorProcess, token: str) -> None:
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET["name"]},
-              "stringData": {SECRET["key"]: token}}  # fmt: skip
-    operator.kubectl("apply", "-f", "-", stdin=json.dumps(secret))
-
-
-def create(operator: OperatorProcess, name: str, model: dict[str, Any], replicas: int = 0) -> None:
-    """A FastGenDeployment of the hub's model, by default without replicas."""
-    mode = {"mode": "Disabled", "maxReplicas": max(1, replicas)}
-    operator.create(
-        name,
-        model={"source": SOURCE, "tokenSecretRef": SECRET} | model,
-        replicas=replicas,
-        resources=SMALL,
-        engine=ENGINE,
-        scaling=mode,
-    )
-
-
-def delete(operator: OperatorProcess, *names: str) -> None:
-    operator.kubectl("delete", "fgd", *names, "--wait", "--cascade=foreground")
-
-
-def ready(operator: OperatorProcess, name: str) -> dict[str, Any]:
-    return operator.condition(name, "Ready")
-
-
-def is_ready(operator: OperatorProcess, name: str) -> bool:
-    found = operator.get("fgd", name)
-    conditions = {each["type"]: each for each in found.get("status", {}).get("conditions", ())}
-    return (
-        conditions.get("Ready", {}).get("status") == "True"
-        and found["status"]["observedGeneration"] == found["metadata"]["generation"]
-    )
-
-
-def model_of(operator: OperatorProcess, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = operator.get("fgd", name).get("status", {}).get("model", {})
-    return found
-
-
-def pods(operator: OperatorProcess, name: str, component: str = "replica") -> dict[str, Any]:
-    """Pods that are not going away, by name."""
-    selector = f"fastgen.dev/deployment={name},app.kubernetes.io/component={component}"
-    found = operator.get("pods", "-l", selector)["items"]
-    return {each["metadata"]["name"]: each for each in found
-            if "deletionTimestamp" not in each["metadata"]}  # fmt: skip
-
-
-def wait_for_message(operator: OperatorProcess, name: str, words: str, seconds: float) -> Any:
-    return wait_until(
-        f"{words!r} in the condition Ready of {name}",
-        lambda: words in ready(operator, name).get("message", "") and ready(operator, name),
-        seconds=seconds,
-    )
-
-
-def wait_until_delivered(operator: OperatorProcess, name: str) -> None:
-    wait_until(
-        f"the model of {name} is there",
-        lambda: model_of(operator, name).get("downloadedPercent") == 100,
-        seconds=60,
-    )
-
-
-def sent(hub: HubServer) -> float:
-    """How many times the weights were sent."""
-    size = sum((hub.folder / name).stat().st_size for name in WEIGHTS)
-    return sum(hub.sent_bytes[name] for name in WEIGHTS) / size
 
 
 @pytest.fixture(scope="module")
@@ -182,12 +94,10 @@ def test_one_download_serves_all_replicas_and_outlives_its_pod(
     )  # fmt: skip
     assert 0.9 * size < model["sizeBytes"] <= size
     hub.reset()
-    chat.kubectl("scale", "fgd", "chat", "--replicas=3")
-    wait_until("three replicas", lambda: len(pods(chat, "chat")) == 3, seconds=30)
-    wait_until("Ready", lambda: is_ready(chat, "chat"), seconds=90)
+    scale(chat, "chat", 3)
+    wait_until("Ready", lambda: is_ready(chat, "chat"), seconds=120)
     assert hub.requests == []
-    chat.kubectl("scale", "fgd", "chat", "--replicas=1")
-    wait_until("one replica", lambda: len(pods(chat, "chat")) == 1, seconds=120)
+    scale(chat, "chat", 1)
 
 
 def test_replicas_cannot_write_what_they_share(chat: OperatorProcess) -> None:
@@ -224,6 +134,7 @@ def test_a_lost_report_and_an_operators_restart_move_nothing(
 def test_the_old_model_serves_on_while_the_next_one_fails_and_the_way_back_is_short(
     chat: OperatorProcess, hub: HubServer
 ) -> None:
+    scale(chat, "chat", 1)
     before = set(pods(chat, "chat"))
     write_gguf(hub.folder / "lie.gguf")
     hub.always["lie.gguf"] = DAMAGED
@@ -246,10 +157,9 @@ def test_the_old_model_serves_on_while_the_next_one_fails_and_the_way_back_is_sh
     events = chat.get("events", "--field-selector", f"reason={stalled['reason']}")["items"]
     assert len(events) == 1
     # Scaling goes on meanwhile, with the model that serves.
-    chat.kubectl("scale", "fgd", "chat", "--replicas=2")
-    wait_until("two replicas", lambda: len(pods(chat, "chat")) == 2, seconds=30)
-    chat.kubectl("scale", "fgd", "chat", "--replicas=1")
-    wait_until("one replica", lambda: set(pods(chat, "chat")) == before, seconds=120)
+    scale(chat, "chat", 2)
+    scale(chat, "chat", 1)
+    assert set(pods(chat, "chat")) == before
 
     hub.reset()
     chat.patch("chat", {"model": {"source": SOURCE}})
@@ -310,59 +220,6 @@ def test_a_retained_cache_is_taken_back_by_the_next_of_its_name(
     wait_until("no claim", lambda: chat.find("pvc", "chat-models") is None, seconds=120)
 
 
-def test_throttling_and_a_stall_are_told_and_outlived(
-    operator: OperatorProcess, hub: HubServer
-) -> None:
-    hub.reset()
-    hub.faults[API].append(throttled("8"))
-    hub.faults[WEIGHTS[0]].append(STALLED)
-    create(operator, "slow", {"cache": LOCAL})
-    told = wait_for_message(operator, "slow", "throttled by", seconds=120)
-    assert told["reason"] == "Downloading"
-    assert model_of(operator, "slow")["phase"] == "Downloading"
-    # It stands still until the silent connection is given up.
-    wait_for_message(operator, "slow", "7.5 of 10.0 MB", seconds=120)
-    wait_until_delivered(operator, "slow")
-    assert sent(hub) < 1.2
-    assert ready(operator, "slow")["status"] == "True"
-
-
-def test_what_a_claim_can_never_become_is_told_without_a_hot_loop(
-    operator: OperatorProcess, hub: HubServer
-) -> None:
-    if operator.find("fgd", "slow") is None:
-        create(operator, "slow", {"cache": LOCAL})
-    wait_until_delivered(operator, "slow")
-    operator.patch("slow", {"model": {"cache": {"storageClassName": "shared"}}})
-    stalled = wait_until(
-        "Stalled",
-        lambda: (
-            operator.condition("slow", "Stalled").get("status") == "True"
-            and operator.condition("slow", "Stalled")
-        ),
-        seconds=30,
-    )
-    assert stalled["reason"] == "ClaimImmutable"
-    assert "has the storage class local-path" in stalled["message"]
-    since = time.time()
-    time.sleep(5)
-    assert operator.writes(since) == []
-    operator.patch("slow", {"model": {"cache": {"storageClassName": None, "size": "2Gi"}}})
-    told = wait_until(
-        "the API server's words",
-        lambda: (
-            operator.condition("slow", "Stalled").get("reason") == "ApplyRejected"
-            and operator.condition("slow", "Stalled")
-        ),
-        seconds=30,
-    )
-    assert "resize" in told["message"]
-    operator.patch("slow", {"model": {"cache": {"size": "1Gi"}}})
-    wait_until("Ready", lambda: is_ready(operator, "slow"), seconds=30)
-    delete(operator, "slow")
-    wait_until("no claim", lambda: operator.find("pvc", "slow-models") is None, seconds=120)
-
-
 def test_without_a_cache_all_pods_download_the_same_commit(
     operator: OperatorProcess, hub: HubServer
 ) -> None:
@@ -375,56 +232,7 @@ def test_without_a_cache_all_pods_download_the_same_commit(
     assert 1 <= sent(hub) < 1.2, "the Job only resolved it"
     model = model_of(operator, "pods")
     assert (model["revision"], model["phase"]) == (COMMIT, "Ready")
-    operator.kubectl("scale", "fgd", "pods", "--replicas=2")
-    wait_until("two replicas", lambda: len(pods(operator, "pods")) == 2, seconds=30)
-    wait_until("Ready", lambda: is_ready(operator, "pods"), seconds=90)
+    scale(operator, "pods", 2)
+    wait_until("Ready", lambda: is_ready(operator, "pods"), seconds=120)
     assert 2 <= sent(hub) < 2.4
     delete(operator, "pods")
-
-
-def test_downloads_that_cannot_start_say_why(operator: OperatorProcess, hub: HubServer) -> None:
-    mine = {"type": "PersistentVolumeClaim", "claimName": "mine"}
-    nowhere = LOCAL | {"storageClassName": "nowhere"}
-    lost = {"tokenSecretRef": {"name": "lost", "key": "token"}}
-    create(operator, "secretless", {"cache": LOCAL} | lost)
-    create(operator, "classless", {"cache": nowhere})
-    create(operator, "claimless", {"cache": mine})
-    shelf = {"source": "pvc://nothing/model.gguf"}
-    operator.create("shelfless", model=shelf, replicas=0, engine=ENGINE)
-    secretless = wait_for_message(operator, "secretless", 'secret "lost" not found', seconds=120)
-    assert secretless["reason"] == "CreateContainerConfigError"
-    classless = wait_for_message(operator, "classless", "is of storage class nowhere", seconds=120)
-    assert classless["reason"] == "ClaimPending"
-    claimless = wait_for_message(operator, "claimless", "Claim mine, which does not", seconds=120)
-    assert claimless["reason"] == "ClaimNotFound"
-    shelfless = wait_for_message(operator, "shelfless", "Claim nothing, which", seconds=120)
-    assert shelfless["reason"] == "ClaimNotFound"
-    for name in ("secretless", "classless", "claimless", "shelfless"):
-        assert operator.condition(name, "Stalled")["status"] == "False"
-        assert operator.condition(name, "ModelReady")["status"] == "False"
-    # Whoever makes what is missing needs to do no more.
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "mine"},
-             "spec": {"accessModes": ["ReadWriteOnce"],
-                      "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
-    operator.kubectl("create", "-f", "-", stdin=json.dumps(claim))
-    wait_until_delivered(operator, "claimless")
-    delete(operator, "secretless", "classless", "claimless", "shelfless")
-
-
-def test_a_refused_token_is_told_and_tried_again_when_the_job_is_deleted(
-    operator: OperatorProcess, hub: HubServer
-) -> None:
-    set_token(operator, "hf_another")
-    try:
-        create(operator, "refused", {"cache": LOCAL})
-        told = wait_for_message(operator, "refused", "is deleted", seconds=120)
-        assert told["reason"] == "AccessDenied"
-        assert operator.condition("refused", "Stalled")["status"] == "True"
-    finally:
-        set_token(operator, TOKEN)
-    (job,) = operator.get("jobs", "-l", "fastgen.dev/deployment=refused")["items"]
-    assert job["metadata"]["name"] in told["message"]
-    operator.kubectl("delete", "job", job["metadata"]["name"])
-    wait_until_delivered(operator, "refused")
-    assert operator.condition("refused", "Stalled")["status"] == "False"
-    delete(operator, "refused")
