@@ -153,7 +153,6 @@ class Listing:
         granted then, and the shelf is empty.
         """
         shelf, reached = self._shelf, int(version)
-        shelf._graves = None
         if reached < shelf.version:
             was = shelf.version
             shelf.clear()

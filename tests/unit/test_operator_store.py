@@ -121,7 +121,7 @@ def test_what_was_deleted_is_remembered_only_while_a_list_is_under_way(shelf: Sh
     for version in range(4, 104):
         shelf.put(child(version, f"pod-{version}"))
         shelf.remove(child(version + 1, f"pod-{version}"))
-    assert not shelf._graves
+    assert not shelf._deleted
     assert not shelf._entries
     assert not shelf._refs
 
