@@ -115,17 +115,6 @@ def test_what_is_deleted_during_a_list_stays_deleted(shelf: Shelf) -> None:
     assert names_of(shelf) == []
 
 
-def test_what_was_deleted_is_remembered_only_while_a_list_is_under_way(shelf: Shelf) -> None:
-    """Pods come and go for months."""
-    fill(shelf, 3)
-    for version in range(4, 104):
-        shelf.put(child(version, f"pod-{version}"))
-        shelf.remove(child(version + 1, f"pod-{version}"))
-    assert not shelf._deleted
-    assert not shelf._entries
-    assert not shelf._refs
-
-
 def test_a_list_of_an_earlier_history_empties_the_shelf(shelf: Shelf) -> None:
     """As after a restored backup: the next list then counts whatever its versions are."""
     fill(shelf, 90, child(80))
