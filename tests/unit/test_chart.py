@@ -252,8 +252,7 @@ def test_operator_reads_what_the_chart_sets() -> None:
     told = set(re.findall(r"name: (FASTGEN_[A-Z_]+|POD_[A-Z]+)\n", TEMPLATES["operator.yaml"]))
     environment = Recorded({"FASTGEN_RUNTIME_IMAGE": "r:1", "FASTGEN_CONTROL_IMAGE": "c:1"})
     settings_from(environment)
-    # The port is fixed by the chart's probes; the silence of a watch is shortened by tests alone.
-    fixed = {"FASTGEN_HTTP_PORT", "FASTGEN_WATCH_SILENCE_SECONDS"}
+    fixed = {"FASTGEN_HTTP_PORT"}  # By the chart's probes.
     assert told == environment.asked - fixed
 
 
