@@ -1,48 +1,26 @@
 """Which specs a real API server accepts and refuses, and that it says why."""
 
-import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from checked_specs import CLAIM, HUB, MODEL, OWN_CLAIM, create, with_field
 from commands import Commands
 from lightkube import Client, KubeConfig
 from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import create_namespaced_resource
 
 from fastgen_api import names
 
 pytestmark = pytest.mark.cluster
 
-Resource = create_namespaced_resource(names.GROUP, names.VERSION, names.KIND, names.PLURAL)
-MODEL = {"source": "file:///models/m.gguf"}
-HUB = {"source": "hf://owner/name"}
-CLAIM = {"type": "PersistentVolumeClaim", "size": "60Gi"}
-OWN_CLAIM = {"type": "PersistentVolumeClaim", "claimName": "mine"}
 SHARED = {"storageClassName": "fast", "accessModes": ["ReadWriteMany"], "retentionPolicy": "Delete"}
 
 
 @pytest.fixture(scope="module")
 def client(cluster: Commands, namespace: str) -> Client:
     return Client(KubeConfig.from_file(cluster.kubeconfig), namespace=namespace, dry_run=True)
-
-
-def with_field(path: str, value: Any) -> dict[str, Any]:
-    """The smallest valid spec with one field set; the path's parts are parted by /."""
-    spec: dict[str, Any] = {"model": dict(MODEL)}
-    place = spec
-    *parents, last = path.split("/")
-    for parent in parents:
-        place = place.setdefault(parent, {})
-    place[last] = value
-    return spec
-
-
-def create(client: Client, spec: dict[str, Any], name: str = "m") -> None:
-    """Asks the API server to check a resource as for a creation; raises ApiError."""
-    client.create(Resource(metadata={"name": name}, spec=copy.deepcopy(spec)))
 
 
 UNSUPPORTED = [
@@ -138,6 +116,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("model/source", "https://host/m.bin", "spec.model.source must be https://host/path/FILE"),
     ("model/source", "https://user:word@host/m.gguf", "without user or password"),
     ("model/source", "https://host/m.gguf#sha256=1", "#sha256= and 64 hex digits"),
+    ("model/source", "pvc://a..b/m.gguf", "spec.model.source must be pvc://claim/path"),
+    ("model/source", "https://$(HF_TOKEN)/m.gguf", "spec.model.source must not hold $("),
+    ("model/source", "hf://$(HF_TOKEN)/name", "spec.model.source must not hold $("),
+    ("model", HUB | {"revision": "$(HF_TOKEN)"}, "spec.model.revision must not hold $("),
+    ("model/servedName", "a$(HF_TOKEN)a", "spec.model.servedName"),
     ("model/revision", "main", "spec.model.revision is for hf:// sources"),
     ("model", {"source": "hf://a/b@v1", "revision": "v2"}, "both name a revision"),
     ("model/tokenSecretRef", {"name": "a", "key": "b"}, "spec.model.tokenSecretRef is for"),
@@ -164,6 +147,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("model", HUB | {"cache": CLAIM | {"size": "2 GB"}}, "spec.model.cache.size"),
     ("model", HUB | {"cache": CLAIM | {"size": 0}}, "spec.model.cache.size must be at least 1Mi"),
     ("model", HUB | {"cache": CLAIM | {"accessModes": ["RWX"]}}, "spec.model.cache.accessModes[0]"),
+    ("model", HUB | {"cache": CLAIM | {"size": "1e19"}}, "spec.model.cache.size"),
     ("model/servedName", "my model", "spec.model.servedName"),
     ("model/servedName", "", "spec.model.servedName"),
     ("slo/targetPercent", "100", "spec.slo.targetPercent"),
@@ -207,6 +191,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("resources/limits", {"memory": "2 GB"}, "spec.resources.limits.memory"),
     ("resources/limits", {"cpu": -1}, "spec.resources.limits.cpu"),
     ("resources/limits", {"cpu": 0.5}, "spec.resources.limits.cpu"),
+    ("resources/limits", {"cpu": "1e99999999999999999999"}, "spec.resources.limits.cpu"),
+    ("resources/requests", {"memory": "1e999999999999"}, "spec.resources.requests.memory"),
+    ("sharedMemory", "1E+019", "spec.sharedMemory"),
     ("imagePullSecrets", [{"name": "a"}, {"name": "a"}], "spec.imagePullSecrets[1]"),
     ("tolerations", [{"effect": "NoRun"}], "spec.tolerations[0].effect"),
 ]
@@ -257,6 +244,14 @@ RIGHT: list[tuple[str, Any]] = [
     ("model", HUB | {"cache": {"type": "EmptyDir"}}),
     ("model", HUB | {"cache": {}}),
     ("model", {"source": "hf://owner/name@v1/a.gguf"}),
+    ("model", {"source": "https://host/a$b.gguf"}),
+    ("model", HUB | {"tokenSecretRef": {"name": "a.b-c", "key": "HF_token.1"}}),
+    ("model", HUB | {"cache": OWN_CLAIM | {"claimName": "a-1.b"}}),
+    ("model", HUB | {"cache": CLAIM | {"storageClassName": ""}}),
+    ("imagePullSecrets", [{"name": "registry.example"}]),
+    ("runtimeClassName", "nvidia"),
+    ("priorityClassName", "system-node-critical"),
+    ("resources/limits", {"cpu": "1e3", "memory": "2e+09"}),
     ("model", {"source": "pvc://claim/folder/m.gguf"}),
     ("model", {"source": f"https://host/a/m.gguf?x=1#sha256={'0' * 64}"}),
     ("model", HUB | {"cache": CLAIM | SHARED}),
