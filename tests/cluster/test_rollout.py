@@ -132,7 +132,7 @@ def test_a_revert_in_mid_rollout_keeps_what_serves(
 
 
 def test_what_cannot_start_leaves_the_old_replica_serving(chat: OperatorProcess) -> None:
-    """An image that is not there, then a process that ends at once: both in their own words."""
+    """An image that is not there, a process that ends at once, and one that is killed."""
     before = names_of(chat)
     chat.patch("chat", {"image": "127.0.0.1:1/none:1"})
     message = blocked(chat, "ImagePullBackOff")
@@ -149,7 +149,11 @@ def test_what_cannot_start_leaves_the_old_replica_serving(chat: OperatorProcess)
     reasons = {each["reason"] for each in chat.get("events")["items"]
                if each["involvedObject"]["kind"] == "FastGenDeployment"}  # fmt: skip
     assert {"ImagePullBackOff", "CrashLoopBackOff"} <= reasons
-    chat.patch("chat", {"podTemplate": None})
+    little = {"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}}
+    chat.patch("chat", {"podTemplate": None, "resources": little})
+    message = blocked(chat, "OOMKilled")
+    assert "took more memory than its limit (64Mi). Raise spec.resources.limits.memory" in message
+    chat.patch("chat", {"resources": RESOURCES})
     wait_until("Ready", lambda: is_settled(chat), seconds=60)
     assert names_of(chat) == before
     assert not chat.condition("chat", "RolloutBlocked")
