@@ -10,7 +10,8 @@ from fastgen_api import names
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.ailments import is_stuck
 from fastgen_operator.children import Id, id_of
-from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.contest import Repairs, contested, is_repair
 from fastgen_operator.delivery import Delivery
 from fastgen_operator.delivery_seen import CLAIM

@@ -1,5 +1,6 @@
 """The only Kubernetes client: reads, server-side applies and deletes plain dicts."""
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -8,59 +9,25 @@ from typing import Any, Final
 import httpx2
 from lightkube import AsyncClient
 from lightkube.core.client import FieldSelector, LabelSelector
-from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import ApiInfo, NamespacedResourceG, ResourceDef
-from lightkube.types import CascadeType, PatchType
+from lightkube.types import PatchType
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import id_of
+from fastgen_operator.cluster_error import ClusterError, check_name, failure_of
 from fastgen_operator.kinds import OUR_LABELS, RESOURCES, is_labelled, version_of
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner
 from fastgen_operator.queue import Key
 from fastgen_operator.status import Notice
-from fastgen_operator.store import Shelf, Store
+from fastgen_operator.store import Listing, Shelf, Store
 
 PAGE_OBJECTS: Final = 200
 """A list of a whole fleet comes in pages, so that it never is in memory as a whole."""
-REJECTIONS: Final = frozenset({400, 403, 422})
-"""Answers that say no to what was sent; all others, conflicts too, say that now is a bad time."""
-RACE: Final = "the object has been modified"
-"""How a write is refused that was made from an earlier version of what it changes."""
-UNTYPED: Final = "failed to create typed patch object"
-"""How server-side apply refuses unknown fields: with these words, and with 500."""
-KIND_TERMINATING: Final = "custom resource definition is terminating"
-TERMINATING: Final = "because it is being terminated"
 
-
-class ClusterError(Exception):
-    """The API server did not do what it was asked."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        """HTTP status; 0: no answer."""
-
-    @property
-    def is_rejection(self) -> bool:
-        """Whether the same request will be refused again."""
-        return self.code in REJECTIONS or UNTYPED in str(self)
-
-    @property
-    def is_race(self) -> bool:
-        """Whether somebody else wrote in between: from a new read the same may succeed."""
-        return self.code == 409 and RACE in str(self)
-
-    @property
-    def is_kind_gone(self) -> bool:
-        """Whether the API server knows no such kind, or is about to forget it."""
-        return self.code == 404 or KIND_TERMINATING in str(self)
-
-    @property
-    def is_farewell(self) -> bool:
-        """Whether the namespace is being deleted, and our resource with it."""
-        return self.code == 403 and TERMINATING in str(self)
+log = logging.getLogger(__name__)
 
 
 class _Status(NamespacedResourceG, dict[str, Any]):
@@ -114,7 +81,7 @@ class Cluster:
         )
         try:
             async for each in found:
-                for key in listing.add(each):
+                for key in _taken(listing, each):
                     yield key
         except (httpx2.HTTPError, ConfigError) as error:
             raise self._failure(error) from error
@@ -124,6 +91,7 @@ class Cluster:
 
     async def get(self, kind: str, namespace: str, name: str) -> KubernetesObject | None:
         """The object, or None."""
+        check_name(kind, name)
         try:
             found = await self._client.get(RESOURCES[kind], name, namespace=namespace)
         except (httpx2.HTTPError, ConfigError) as error:
@@ -174,7 +142,7 @@ class Cluster:
 
     async def apply_status(self, owner: Owner, status: KubernetesObject) -> None:
         """Server-side apply of the operator's part of the status."""
-        await self._apply(
+        applied = await self._patch(
             _Status,
             {
                 "apiVersion": names.API_VERSION,
@@ -183,18 +151,24 @@ class Cluster:
                 "status": status,
             },
         )
+        known = self._store.resource((owner.namespace, owner.name))
+        # A wish that no watch has told of yet must be news when one does.
+        if known and _wish(known) == _wish(applied):
+            self._store.put(applied)
 
     async def delete(self, child: KubernetesObject) -> None:
-        """Deletes a child; one that is gone already is fine."""
+        """Deletes this child and no later one of its name; one that is gone already is fine."""
         kind, name = id_of(child)
-        namespace = child["metadata"]["namespace"]
+        check_name(kind, name)
+        metadata = child["metadata"]
+        # By default a Job leaves its pods behind. Its name is free when none writes any more.
+        cascade = {"propagationPolicy": "Foreground"} if kind == "Job" else {}
+        options = {"preconditions": {"uid": metadata["uid"]}, **cascade}
         try:
-            # By default a Job leaves its pods behind. Its name is free when none writes any more.
-            cascade = CascadeType.FOREGROUND if kind == "Job" else None
-            await self._client.delete(RESOURCES[kind], name, namespace=namespace, cascade=cascade)
+            await self._delete(RESOURCES[kind], metadata["namespace"], name, options)
         except (httpx2.HTTPError, ConfigError) as error:
             failure = self._failure(error)
-            if failure.code != 404:
+            if failure.code != 404 and not failure.is_of_another:
                 raise failure from error
         else:
             self._on_answer()
@@ -233,6 +207,16 @@ class Cluster:
         """Closes the connections."""
         await self._client.close()
 
+    async def _delete(
+        self, resource: type[NamespacedResourceG], namespace: str, name: str, options: Any
+    ) -> None:
+        client = self._client._client  # AsyncClient.delete takes no preconditions.
+        request = client.prepare_request("delete", resource, name=name, namespace=namespace)
+        request.data = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        built = client.build_adapter_request(request)
+        answer: Any = await client.send(built)  # type: ignore[no-untyped-call]
+        client.handle_response("delete", answer, request)
+
     async def _apply(
         self, resource: type[NamespacedResourceG], manifest: KubernetesObject
     ) -> KubernetesObject:
@@ -248,6 +232,7 @@ class Cluster:
         dry_run: bool = False,
     ) -> KubernetesObject:
         metadata = manifest["metadata"]
+        check_name(manifest["kind"], metadata["name"])
         try:
             applied: Any = await self._client.patch(
                 resource,
@@ -271,10 +256,16 @@ class Cluster:
         return failure
 
 
-def failure_of(error: httpx2.HTTPError | ConfigError) -> ClusterError:
-    """What the client's error says; code 0 where nobody answered."""
-    if isinstance(error, ApiError):
-        return ClusterError(error.response.status_code, error.status.message or str(error))
-    if isinstance(error, httpx2.HTTPStatusError):
-        return ClusterError(error.response.status_code, str(error))
-    return ClusterError(0, f"{type(error).__name__}: {error}")
+def _taken(listing: Listing, found: KubernetesObject) -> tuple[Key, ...]:
+    try:
+        return listing.add(found)
+    except Exception:  # One odd object must not hide the others.
+        metadata = found.get("metadata") or {}
+        log.exception("an object was skipped", extra={"metadata": str(metadata)[:300]})
+        return ()
+
+
+def _wish(resource: KubernetesObject) -> tuple[Any, ...]:
+    """What people say about a FastGenDeployment; the generation stands for the spec."""
+    metadata = resource["metadata"]
+    return tuple(metadata.get(each) for each in ("uid", "generation", "labels", "annotations"))

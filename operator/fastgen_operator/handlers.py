@@ -1,22 +1,21 @@
-"""The parts of a running operator, and what Kopf does for it: it watches FastGenDeployments.
+"""The parts of a running operator, and what Kopf does for it: the process from start to end.
 
-Only an `on.event` handler: the others would write annotations and finalizers onto the resources.
-What belongs to a FastGenDeployment is watched by `watch.Watch`, whose API server filters by label.
+Kopf watches nothing: `watch.Watch` lives with objects that Kopf's watches die of.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
 import kopf
 
 from fastgen_api import names
-from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.connection import connect
-from fastgen_operator.ears import Ears, failure_of_kopf
 from fastgen_operator.health import Metrics, Pulse, serve
 from fastgen_operator.kinds import WATCHED_KINDS
 from fastgen_operator.loop import Loop, relist
@@ -41,7 +40,6 @@ def registry_of(operator: "Operator") -> kopf.OperatorRegistry:
     # A port that is taken is seen when the process ends, not when it waits.
     kopf.on.startup(errors=kopf.ErrorsMode.PERMANENT, registry=registry)(operator.start)
     kopf.on.cleanup(registry=registry)(operator.stop)
-    kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)(operator.on_resource)
     return registry
 
 
@@ -53,15 +51,15 @@ class Operator:
     """The parts of a running operator; its tasks exist between `start` and `stop`."""
 
     def __init__(self, settings: Settings) -> None:
-        self.must_stop = asyncio.Event()
-        """Set when only a fresh process helps."""
         self._settings = settings
         self._pulse = Pulse()
         self._metrics = Metrics()
         self._store = Store(settings.namespaces)
-        self._ears = Ears()
         self._generations: dict[Key, int] = {}
+        self._resources: list[Watch] = []
+        """The watches of FastGenDeployments."""
         self._watches: list[Watch] = []
+        """All watches."""
         self._tasks: list[asyncio.Task[None]] = []
         self._starting = "waiting for the API server"
         """What a fresh process still waits for; empty: nothing."""
@@ -79,15 +77,12 @@ class Operator:
         self._http = await serve(
             self._settings.http_port, self.complaint, self.unreadiness, self._metrics
         )
-        self._watches = [
-            self._watch(shelf) for shelf in self._store.shelves if shelf.kind != names.KIND
-        ]
-        # Kopf looks for resource kinds once, after this.
+        self._watches = [self._watch(shelf) for shelf in self._store.shelves]
+        self._resources = [each for each in self._watches if each.shelf.kind == names.KIND]
         await self._wait_for_crd()
         for watch in self._watches:
             self._begin(watch.run(), f"watch of {watch.shelf.kind} in {watch.shelf.scope}")
         self._begin(self._run(), "reconcile loop")
-        self._begin(self._mind_kopf(), "watch of Kopf's watch")
 
     async def stop(self, **_: Any) -> None:
         """Ends the tasks and closes the connections."""
@@ -97,25 +92,19 @@ class Operator:
         await self._connection.close()
         await self._http.cleanup()
 
-    async def on_resource(
-        self, namespace: str | None, name: str, event: Mapping[str, Any], **_: Any
-    ) -> None:
+    def ask_resource(self, key: Key) -> None:
         """A FastGenDeployment came, changed or went; the generation counts changes of its spec."""
-        shelf = self._store.shelf(names.KIND, namespace or "")
-        if not namespace or shelf is None:
-            return
-        key, found = (namespace, name), event["object"]
-        generation = found["metadata"].get("generation", 0)
-        changed = self._generations.get(key) != generation
-        if event["type"] == "DELETED":
+        found = self._store.resource(key)
+        generation = found["metadata"].get("generation", 0) if found else None
+        changed = generation is not None and self._generations.get(key) != generation
+        if generation is None:
             self._generations.pop(key, None)
-            news = shelf.remove(found)
         else:
             self._generations[key] = generation
-            news = shelf.put(found)
-            self._ears.tell(key, int(found["metadata"]["resourceVersion"]))
-        if news or changed:
-            self._loop.ask(key, changed=changed)
+        self._loop.ask(key, changed=changed)
+
+    def _ask_child(self, key: Key) -> None:
+        self._loop.ask(key, CHILD_DELAY_SECONDS)
 
     def complaint(self) -> str:
         """What only a fresh process would mend; empty: nothing."""
@@ -123,7 +112,6 @@ class Operator:
         return (
             self._pulse.complaint()
             or self._loop.complaint()
-            or self._ears.complaint(now)
             or next(filter(None, (watch.complaint(now) for watch in self._watches)), "")
             or next(
                 (f"the task '{task.get_name()}' ended" for task in self._tasks if task.done()), ""
@@ -132,15 +120,17 @@ class Operator:
 
     def unreadiness(self) -> str:
         """What keeps the operator from its work; empty: nothing."""
-        refusals = (watch.refusal for watch in self._watches)
-        return self._starting or next(filter(None, refusals), "")
+        refused = (
+            f"{watch.shelf.kind}: {watch.refusal}" for watch in self._watches if watch.refusal
+        )
+        return self._starting or next(refused, "")
 
     def _watch(self, shelf: Shelf) -> Watch:
         return Watch(
             shelf,
             self._cluster,
             self._connection.watches,
-            ask=lambda key: self._loop.ask(key, CHILD_DELAY_SECONDS),
+            ask=self.ask_resource if shelf.kind == names.KIND else self._ask_child,
             served=self._ask_all,
             ended=self._count_end,
         )
@@ -160,18 +150,12 @@ class Operator:
         self._starting = ""
         await asyncio.gather(self._loop.run(), relist(self._list_resources, self._loop.ask))
 
-    async def _mind_kopf(self) -> None:
-        error = await failure_of_kopf()
-        log.critical("the watch of FastGenDeployments ended", extra={"why": repr(error)})
-        self.must_stop.set()
-
     def _ask_all(self) -> None:
         for key in self._keys():
             self._loop.ask(key)
 
     def _keys(self) -> Sequence[Key]:
-        shelves = (shelf for shelf in self._store.shelves if shelf.kind == names.KIND)
-        return [key for shelf in shelves for key in shelf.versions()]
+        return [key for watch in self._resources for key in watch.shelf.versions()]
 
     async def _list_resources(self) -> Sequence[Key]:
         """Lists all FastGenDeployments; asks for those with news, returns all.
@@ -179,23 +163,17 @@ class Operator:
         Raises ClusterError when no namespace could be listed.
         """
         failures: list[ClusterError] = []
-        listed: dict[Key, int] = {}
-        shelves = [shelf for shelf in self._store.shelves if shelf.kind == names.KIND]
-        for shelf in shelves:
+        for watch in self._resources:
             try:
-                async for key in self._cluster.fill(shelf):
-                    self._loop.ask(key)
+                await watch.relist()
             except HistoryError as error:
                 failures.append(ClusterError(0, str(error)))
             except ClusterError as error:
                 failures.append(error)
-                log.warning("list failed", extra={"scope": shelf.scope, "why": str(error)})
-            listed |= shelf.versions()
-        if len(failures) == len(shelves):
+                log.warning("list failed", extra={"scope": watch.shelf.scope, "why": str(error)})
+        if len(failures) == len(self._resources):
             raise failures[0]
-        self._ears.compare(listed, time.monotonic())
-        self._generations = {key: each for key, each in self._generations.items() if key in listed}
-        return list(listed)
+        return self._keys()
 
     async def _wait_for_crd(self) -> None:
         while True:

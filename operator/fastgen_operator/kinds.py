@@ -1,5 +1,6 @@
 """The kinds of objects that the operator reads and writes, and how the API names them."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,6 +14,11 @@ from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import CHILD_KINDS
 
 ALL_NAMESPACES: Final = "*"
+
+OBJECT_NAME: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII
+)
+MAX_OBJECT_NAME: Final = 253
 
 OPTIONAL_KINDS: Final = ("PodMonitor", "PrometheusRule")
 """Kinds of children that a cluster serves only while their CustomResourceDefinitions are there."""
@@ -57,6 +63,11 @@ RESOURCES: Final[Mapping[str, type[GenericNamespacedResource]]] = {
 def version_of(kind: str) -> str:
     """The `apiVersion` of a kind."""
     return str(RESOURCES[kind]._api_info.resource.api_version)
+
+
+def is_object_name(text: str) -> bool:
+    """Whether the text can name an object, and so be a part of a URL: it is a DNS subdomain."""
+    return len(text) <= MAX_OBJECT_NAME and OBJECT_NAME.fullmatch(text) is not None
 
 
 def path_of(kind: str, namespace: str) -> str:

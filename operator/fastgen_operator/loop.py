@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from fastgen_operator.cluster import ClusterError
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.health import Metrics, Pulse
 from fastgen_operator.queue import Key, WorkQueue
 from fastgen_operator.reconcile import UnsettledError

@@ -10,10 +10,12 @@ import msgspec
 
 from fastgen_api import spec as api
 from fastgen_api.names import Component
+from fastgen_api.nesting import MOST_LEVELS, is_too_deep
 from fastgen_api.spec import KubernetesObject, Rollout, Spec
 from fastgen_operator.applying import APPLY_REJECTED, Applier, Memory, Result
 from fastgen_operator.children import Id, id_of, make_children
-from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.delivery import Delivery, foreign_claim_name
 from fastgen_operator.delivery_seen import CLAIM
 from fastgen_operator.delivery_state import delivery_of
@@ -259,6 +261,8 @@ def read_spec(raw: KubernetesObject) -> Spec | Problem:
 
     The API server validates, but not what was stored under an older schema.
     """
+    if is_too_deep(raw):
+        return Problem(INVALID_SPEC, f"spec is nested deeper than {MOST_LEVELS} levels")
     try:
         return api.parse(raw)
     except msgspec.ValidationError as error:

@@ -13,8 +13,10 @@ import httpx2
 import msgspec
 from lightkube.core.selector import build_selector
 
+from fastgen_api.nesting import shallow
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.cluster import Cluster, ClusterError, failure_of
+from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster_error import ClusterError, failure_of
 from fastgen_operator.health import WATCH_LIMIT_SECONDS
 from fastgen_operator.kinds import OPTIONAL_KINDS, OUR_LABELS, is_labelled, path_of
 from fastgen_operator.queue import Key
@@ -115,6 +117,7 @@ class Watch:
         self._jitter = jitter
         self._failures = 0
         self._must_list = True
+        self._listing = asyncio.Lock()
         self._began: float | None = None
         """Since when events may come; None: they may not."""
         self.heard = clock()
@@ -154,10 +157,18 @@ class Watch:
                 self._end(Ending.EXPIRED, repr(error))
             await asyncio.sleep(self._pause_seconds())
 
+    async def relist(self) -> None:
+        """Lists beside the watch, should that have missed something.
+
+        Raises ClusterError, and HistoryError as Cluster.fill does.
+        """
+        # What is deleted meanwhile is noted for one list at a time.
+        async with self._listing:
+            async for key in self._cluster.fill(self.shelf):
+                self._ask(key)
+
     async def _list(self) -> None:
-        async for key in self._cluster.fill(self.shelf):
-            self._hear()
-            self._ask(key)
+        await self.relist()
         self._hear()
         self._must_list = False
         self.refusal = ""
@@ -190,7 +201,7 @@ class Watch:
                 self._began = self._clock()
                 async for line in lines(response.aiter_bytes()):
                     self._hear()
-                    self._take(_decode_event(line))
+                    self._take(_decode_event(shallow(line)))
         except httpx2.HTTPError as error:
             raise failure_of(error) from error
         except TimeoutError as error:
@@ -202,11 +213,14 @@ class Watch:
             raise ClusterError(status.code, status.message)
         self._failures = 0
         found: KubernetesObject = _decode_object(event.object)
-        if event.type == "DELETED":
-            self._ask_all(self.shelf.remove(found))
-        elif event.type in ("ADDED", "MODIFIED"):
-            self._ask_all(self.shelf.put(found))
-        self.shelf.reach(found["metadata"]["resourceVersion"])
+        try:
+            if event.type == "DELETED":
+                self._ask_all(self.shelf.remove(found))
+            elif event.type in ("ADDED", "MODIFIED"):
+                self._ask_all(self.shelf.put(found))
+            self.shelf.reach(found["metadata"]["resourceVersion"])
+        except Exception:  # One odd object must not keep us from hearing of the others.
+            log.exception("an object was skipped", extra=self._where() | name_of(found))
 
     def _end(self, ending: Ending, why: str) -> None:
         self._ended(self.shelf.kind, ending)
@@ -256,6 +270,13 @@ class Watch:
 
     def _where(self) -> dict[str, str]:
         return {"kind": self.shelf.kind, "scope": self.shelf.scope}
+
+
+def name_of(found: KubernetesObject) -> dict[str, str]:
+    """Namespace and name of an object that may lack them, for the log."""
+    metadata = found.get("metadata")
+    known = metadata if isinstance(metadata, dict) else {}
+    return {"object": f"{known.get('namespace', '?')}/{known.get('name', '?')}"}
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -12,12 +13,17 @@ from lightkube.config.models import User
 
 from fastgen_api import names
 from fastgen_operator.applying import SAME_NOTICE_AFTER, Memory
-from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.owner import Owner
 from fastgen_operator.status import Notice
 
 OWNER = Owner("chat", "team", "uid-1")
-CHILD = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat", "namespace": "team"}}
+CHILD = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "chat", "namespace": "team", "uid": "uid-2"},
+}
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -82,6 +88,51 @@ async def test_no_answer_is_none() -> None:
     await cluster.close()
     assert failure.value.code == 0
     assert not answers
+
+
+def named(name: str) -> dict[str, Any]:
+    return CHILD | {"metadata": {"name": name, "namespace": "team", "uid": "uid-2"}}
+
+
+NAMED: dict[str, Callable[[Cluster, str], Awaitable[object]]] = {
+    "get": lambda cluster, name: cluster.get("PersistentVolumeClaim", "team", name),
+    "apply": lambda cluster, name: cluster.apply(named(name)),
+    "check": lambda cluster, name: cluster.check(named(name)),
+    "delete": lambda cluster, name: cluster.delete(named(name)),
+}
+NO_NAMES = ("../../b/persistentvolumeclaims/c", "../pods?watch=true", "..", "a/status", "a%2f", "",
+            "a b", "A", "a\n", "a" * 254)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+@pytest.mark.parametrize("request_", NAMED.values(), ids=NAMED)
+async def test_no_name_leads_a_request_elsewhere(
+    request_: Callable[[Cluster, str], Awaitable[object]], name: str
+) -> None:
+    answers: list[None] = []
+    async with api_server(404) as url:
+        cluster = Cluster(client_of(url), lambda: answers.append(None))
+        with pytest.raises(ClusterError, match="no object can have this name") as failure:
+            await request_(cluster, name)
+        await cluster.close()
+    assert failure.value.is_rejection
+    assert not answers, "nothing was asked"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "is_rejection"),
+    [
+        (500, "failed to create typed patch object (a/b; apps/v1): field not declared", True),
+        (500, "failed to convert new object (a/b; apps/v1): unable to parse quantity's suffix",
+         True),
+        (500, "unable to parse numeric part of quantity", True),
+        (500, "etcdserver: request timed out", False),
+        (422, "Invalid value", True),
+        (409, "the object has been modified", False),
+    ],
+)  # fmt: skip
+def test_what_is_refused_again_is_a_rejection(code: int, message: str, is_rejection: bool) -> None:
+    assert ClusterError(code, message).is_rejection is is_rejection
 
 
 def test_an_event_is_told_again_after_a_while_and_forgotten_by_then() -> None:

@@ -7,7 +7,7 @@ from observed_objects import NOW, OWNER, deployment, observed
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
-from fastgen_operator.cluster import ClusterError
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import owner_reference
 from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler, UnsettledError

@@ -8,7 +8,7 @@ from observed_objects import NOW, OWNER, conditions, deployment, message, observ
 
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.names import Component
-from fastgen_operator.cluster import ClusterError
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.drift import content_fingerprint, is_applied, with_applied_annotation
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.observed import Observed

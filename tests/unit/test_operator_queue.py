@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fastgen_operator import loop as loop_module
-from fastgen_operator.cluster import ClusterError
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.health import Metrics, Pulse
 from fastgen_operator.loop import HUNG_SECONDS, Loop, relist
 from fastgen_operator.queue import LAST_RETRY_SECONDS, Key, WorkQueue

@@ -17,15 +17,19 @@ from waiting import wait_until
 
 from fastgen_api import names
 from fastgen_operator import watch as watch_module
-from fastgen_operator.cluster import Cluster, ClusterError
+from fastgen_operator.cluster import Cluster
+from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.connection import ATTEMPTS, Connection, connect
 from fastgen_operator.health import WATCH_LIMIT_SECONDS
 from fastgen_operator.kinds import path_of
+from fastgen_operator.observed import Problem
 from fastgen_operator.queue import Key
+from fastgen_operator.reconcile import read_spec
 from fastgen_operator.store import Store
 from fastgen_operator.watch import Ending, Watch, ending_of, lines, pause_seconds
 
 KEY = ("team", "chat")
+LEVELS = 900
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -282,6 +286,45 @@ async def test_text_may_hold_what_python_takes_for_line_ends() -> None:
         (found,) = followed.store.observe(KEY).children.values()
         assert found["data"]["log"] == "one\x85two\u2028three"
         assert followed.ends == []
+
+
+def deeper(version: int, name: str) -> dict[str, Any]:
+    """A FastGenDeployment that is nested deeper than any decoder goes."""
+    affinity: dict[str, Any] = {}
+    for _ in range(LEVELS):
+        affinity = {"a": affinity}
+    spec = {"model": {"source": "file:///m.gguf"}, "affinity": {"nodeAffinity": affinity}}
+    return item(version, name) | {"kind": names.KIND, "spec": spec}
+
+
+async def test_what_is_nested_too_deeply_hides_nothing_and_is_known_as_such() -> None:
+    server = ApiServer(
+        [holds(5, deeper(1, "deep"), item(2, "fine"))],
+        [tells(("MODIFIED", deeper(6, "deep")), ("ADDED", item(7, "other")),
+               ("ADDED", deeper(8, "gone")), ("DELETED", deeper(9, "gone")))],
+    )  # fmt: skip
+    async with following(server, names.KIND) as followed:
+        await wait_until("the events", lambda: followed.watch.shelf.version == 9)
+        assert set(followed.watch.shelf.versions().values()) == {6, 2, 7}
+        assert followed.ends == []
+        found = followed.store.resource(("team", "deep"))
+        assert found is not None
+        problem = read_spec(found["spec"])
+        assert isinstance(problem, Problem)
+        assert "nested deeper" in problem.message
+    assert server.listed() == 1
+
+
+async def test_an_odd_object_is_skipped_alone() -> None:
+    odd: dict[str, Any] = {"kind": "ConfigMap", "metadata": {"name": "odd"}}
+    server = ApiServer(
+        [holds(5, odd, item(2, "fine"))], [tells(("ADDED", odd), ("ADDED", item(7, "other")))]
+    )
+    async with following(server) as followed:
+        await wait_until("the event", lambda: followed.watch.shelf.version == 7)
+        assert followed.known() == ["fine@2", "other@7"]
+        assert followed.ends == []
+    assert server.listed() == 1
 
 
 async def test_an_optional_kind_comes_and_goes() -> None:
