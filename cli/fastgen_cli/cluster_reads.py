@@ -14,6 +14,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
 
 from fastgen_api import names
+from fastgen_api.nesting import shallow
 from fastgen_api.spec import KubernetesObject
 from fastgen_cli.errors import UserError
 from fastgen_cli.kubeconfig import WAY_OUT, NoClusterError, Target, choose
@@ -140,7 +141,7 @@ class NotInstalledError(UserError):
 
 
 def _json(found: str | Refusal) -> Any:
-    return found if isinstance(found, Refusal) else json.loads(found)
+    return found if isinstance(found, Refusal) else json.loads(shallow(found.encode()))
 
 
 def _message(answer: httpx2.Response) -> str:

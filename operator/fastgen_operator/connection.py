@@ -14,6 +14,8 @@ from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
+from fastgen_api.nesting import shallow
+
 REQUESTS_PER_SECOND: Final = 100.0
 BURST_REQUESTS: Final = 100
 ATTEMPTS: Final = 3
@@ -30,6 +32,7 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 30.0
 REQUEST_CONNECTIONS: Final = 16
+OF_THE_BODY: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
 class Pace:
@@ -113,6 +116,27 @@ class Gate(httpx2.AsyncBaseTransport):
         return response
 
 
+class Shallow(httpx2.AsyncBaseTransport):
+    """Reads answers whole; what is nested too deeply for the client's decoder is cut."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer. Raises what the inner transport raises."""
+        response = await self._inner.handle_async_request(request)
+        response.request = request
+        text = await response.aread()
+        await response.aclose()
+        # The body is not compressed here.
+        told = [each for each in response.headers.multi_items() if each[0] not in OF_THE_BODY]
+        return httpx2.Response(response.status_code, headers=told, content=shallow(text))
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._inner.aclose()
+
+
 def wait_seconds(response: httpx2.Response) -> float:
     """How long the API server wants to be left alone by all of us; it says so in whole seconds."""
     text = response.headers.get("Retry-After", "")
@@ -156,7 +180,7 @@ def connect(
         AsyncClient(
             config,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=ANSWER_SECONDS, pool=None),
-            transport=gate(REQUEST_CONNECTIONS),
+            transport=Shallow(gate(REQUEST_CONNECTIONS)),
         ),
         httpx2.AsyncClient(
             base_url=config.cluster.server,

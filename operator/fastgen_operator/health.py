@@ -27,8 +27,6 @@ A refusal is an answer: a missing CRD or right is not mended by a restart.
 """
 WATCH_LIMIT_SECONDS: Final = 300.0
 """A watch begins anew within a minute and a half of silence; that failing is worth the same."""
-DEAF_LIMIT_SECONDS: Final = 200.0
-"""Three relists have shown what the watch of Kopf did not tell."""
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from fastgen_api.logs import log_to_stderr
 from fastgen_operator.handlers import Operator, registry_of
 from fastgen_operator.settings import SettingsError, settings_from
 
-WORKER_LIMIT: Final = 20
 BACKOFFS_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0, 8.0)
 LONGEST_BACKOFF_SECONDS: Final = 10.0
 
@@ -28,17 +27,13 @@ def run() -> None:
         print(f"fastgen-operator: {error}", file=sys.stderr)
         sys.exit(2)
     log_to_stderr("fastgen-operator", settings.log_level)
-    operator = Operator(settings)
     kopf.run(
-        registry=registry_of(operator),
-        stop_flag=operator.must_stop,
-        settings=kopf_settings(settings.watch_silence_seconds),
+        registry=registry_of(Operator(settings)),
+        settings=kopf_settings(),
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
     )
-    if operator.must_stop.is_set():
-        sys.exit(1)
 
 
 class _Patience:
@@ -51,21 +46,13 @@ class _Patience:
         return itertools.chain(BACKOFFS_SECONDS, itertools.repeat(LONGEST_BACKOFF_SECONDS))
 
 
-def kopf_settings(silence_seconds: float) -> kopf.OperatorSettings:
-    """Kopf watches for us and writes nothing.
-
-    A watch that the network has dropped without a word is noticed after `silence_seconds`.
-    """
+def kopf_settings() -> kopf.OperatorSettings:
+    """Kopf writes nothing and watches nothing."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.watching.server_timeout = 240
-    settings.watching.client_timeout = 300
-    settings.watching.connect_timeout = 10
-    settings.watching.inactivity_timeout = silence_seconds
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
     settings.networking.error_backoffs = _Patience()
-    settings.queueing.worker_limit = WORKER_LIMIT
     # Kinds and namespaces are known; watching them would need rights on all CRDs and namespaces.
     settings.scanning.disabled = True
     return settings

@@ -19,6 +19,7 @@ from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.delivery import Delivery, foreign_claim_name
 from fastgen_operator.delivery_seen import CLAIM
 from fastgen_operator.delivery_state import delivery_of
+from fastgen_operator.kinds import is_object_name
 from fastgen_operator.merge import TemplateError
 from fastgen_operator.mounts import mount_warning, pods_to_ask_about
 from fastgen_operator.observed import Observed, Problem, deployment_of
@@ -191,7 +192,7 @@ class Reconciler:
     async def _with_claim(self, owner: Owner, spec: Spec, observed: Observed) -> Observed:
         """Adds the claim of the user's that the spec names: it does not carry our labels."""
         name = foreign_claim_name(owner.name, spec.model)
-        if name is None or (CLAIM, name) in observed.children:
+        if name is None or (CLAIM, name) in observed.children or not is_object_name(name):
             return observed
         found = await self._cluster.get(CLAIM, owner.namespace, name)
         if found is None:

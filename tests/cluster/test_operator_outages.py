@@ -4,6 +4,7 @@ The images named here do not exist: what pods do is the business of test_operato
 """
 
 import copy
+import json
 import re
 import signal
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from api_proxy import ApiProxy, Fault, Request, nothing, proxy_to, some
 from balancer_process import free_ports
@@ -165,10 +167,10 @@ NO_LEADER = Fault(500, "etcdserver: no leader", in_stream=True)
 """An etcd without a leader ends watches so."""
 
 
-def test_an_error_inside_the_watches_of_children_is_lived_with(
+def test_an_error_inside_the_watches_is_lived_with(
     operator: OperatorProcess, behind: ApiProxy, chat: str
 ) -> None:
-    kinds = [kind for kind in WATCHED_KINDS if kind not in OPTIONAL_KINDS]
+    kinds = [names.KIND, *(kind for kind in WATCHED_KINDS if kind not in OPTIONAL_KINDS)]
     waiting = {path_of(kind, operator.namespace) for kind in kinds}
 
     def once_each(request: Request) -> Fault | None:
@@ -182,22 +184,60 @@ def test_an_error_inside_the_watches_of_children_is_lived_with(
     wait_until("errors in all watches", lambda: not waiting, seconds=30)
     operator.kubectl("delete", "service", chat, "--wait")
     wait_until("the service", lambda: operator.find("service", chat), seconds=30)
-
-
-def test_an_error_inside_the_watch_of_resources_ends_the_process(
-    operator: OperatorProcess, behind: ApiProxy, chat: str
-) -> None:
-    """Kopf would go on without a watch; a fresh process sees all."""
-    path = path_of(names.KIND, operator.namespace)
-    behind.decide = lambda each: NO_LEADER if each.is_watch and each.path == path else None
-    behind.break_connections()
-    assert operator.process
-    assert operator.process.wait(timeout=30) == 1
-    behind.decide = nothing
-    start(operator, behind)
     operator.patch(chat, {"replicas": 2})
     wait_until("two replicas", lambda: replicas_of(operator, chat) == 2, seconds=20)
     operator.patch(chat, {"replicas": 1})
+
+
+DEEP_LEVELS = 1500
+"""More than any decoder takes, and the API server does."""
+
+
+def test_a_resource_nested_too_deeply_hinders_no_other(
+    operator: OperatorProcess, behind: ApiProxy, chat: str
+) -> None:
+    nested = '{"a":' * DEEP_LEVELS + "{}" + "}" * DEEP_LEVELS
+    manifest = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "deep"},
+        "spec": {"model": {"source": "file:///m.gguf"}, "affinity": {"nodeAffinity": "NESTED"}},
+    }
+    text = json.dumps(manifest).replace('"NESTED"', nested)
+    path = path_of(names.KIND, operator.namespace)
+    operator.kubectl("create", "--raw", path, "-f", "-", stdin=text)
+    operator.patch(chat, {"replicas": 2})
+    wait_until("two replicas", lambda: replicas_of(operator, chat) == 2, seconds=10)
+    assert operator.answers("/healthz")
+    operator.stop()
+    start(operator, behind)
+    operator.patch(chat, {"replicas": 1})
+    wait_until("one replica", lambda: replicas_of(operator, chat) == 1, seconds=10)
+    assert operator.answers("/healthz")
+    words = '{.status.conditions[?(@.type=="Stalled")].message}'
+    wait_until(
+        "its status",
+        lambda: (
+            "nested deeper" in operator.kubectl("get", "fgd", "deep", "-o", f"jsonpath={words}")
+        ),
+        seconds=10,
+    )
+    operator.kubectl("delete", "fgd", "deep", "--wait=false")
+
+
+def test_a_right_that_is_missing_is_told_by_readiness_and_kills_nobody(
+    operator: OperatorProcess, behind: ApiProxy, chat: str
+) -> None:
+    """As after an upgrade by somebody who may not give the operator its new rights."""
+    path = path_of("PodDisruptionBudget", operator.namespace)
+    behind.decide = lambda each: Fault(403, "forbidden: budgets") if each.path == path else None
+    behind.break_connections()
+    wait_until("not ready", lambda: not operator.answers("/readyz"), seconds=20)
+    told = httpx2.get(f"http://127.0.0.1:{operator.port}/readyz").text
+    assert "PodDisruptionBudget: forbidden: budgets" in told
+    assert operator.answers("/healthz")
+    behind.decide = nothing
+    wait_until("ready", lambda: operator.answers("/readyz"), seconds=30)
 
 
 def test_a_start_during_an_outage_ends_well(

@@ -4,14 +4,12 @@ import itertools
 from typing import cast
 
 import httpx2
-import kopf
 import pytest
 
-from fastgen_operator.ears import Ears
+from fastgen_api import names
 from fastgen_operator.handlers import Operator, registry_of
 from fastgen_operator.health import (
     API_LIMIT_SECONDS,
-    DEAF_LIMIT_SECONDS,
     TICK_LIMIT_SECONDS,
     Metrics,
     Pulse,
@@ -86,14 +84,13 @@ def test_the_program_ends_with_the_name_of_the_wrong_setting(
     assert "FASTGEN_RUNTIME_IMAGE" in capsys.readouterr().err
 
 
-def test_kopf_only_watches() -> None:
+def test_kopf_neither_watches_nor_writes() -> None:
     registry = registry_of(Operator(settings_from(REQUIRED)))
-    assert len(registry._watching.get_all_handlers()) == 1
-    for writing in (registry._changing, registry._spawning, registry._webhooks, registry._indexing):
-        assert not writing.get_all_handlers()
-    settings = kopf_settings(75)
+    for kind in ("_watching", "_changing", "_spawning", "_webhooks", "_indexing"):
+        assert not getattr(registry, kind).get_all_handlers()
+    settings = kopf_settings()
     assert not settings.posting.enabled
-    assert isinstance(settings, kopf.OperatorSettings)
+    assert settings.scanning.disabled
 
 
 def test_a_pulse_complains_when_something_stands_still() -> None:
@@ -149,73 +146,29 @@ class Asked:
         self.calls.append((key, changed))
 
 
-async def told(operator: Operator, kind: str, version: int, generation: int) -> None:
+def told(operator: Operator, version: int, generation: int | None) -> None:
+    """Tells of a FastGenDeployment; no generation: that it is gone."""
+    shelf = operator._store.shelf(names.KIND, "team")
+    assert shelf is not None
     metadata = {"namespace": "team", "name": "chat", "generation": generation}
-    body = {"metadata": metadata | {"resourceVersion": str(version)}}
-    await operator.on_resource("team", "chat", {"type": kind, "object": body})
+    found = {"metadata": metadata | {"resourceVersion": str(version)}}
+    for key in shelf.remove(found) if generation is None else shelf.put(found):
+        operator.ask_resource(key)
 
 
-async def test_only_a_new_generation_ends_the_wait_after_a_failure() -> None:
+def test_only_a_new_generation_ends_the_wait_after_a_failure() -> None:
     operator, loop = Operator(settings_from(REQUIRED)), Asked()
     operator._loop = cast("Loop", loop)
-    for version, (kind, generation) in enumerate(
-        (
-            ("ADDED", 1),
-            ("MODIFIED", 1),
-            ("MODIFIED", 2),
-            ("ADDED", 2),
-            ("DELETED", 2),
-            ("ADDED", 2),
-        ),
-        start=1,
-    ):
-        await told(operator, kind, version, generation)
+    for version, generation in enumerate((1, 1, 2, 2, None, 2), start=1):
+        told(operator, version, generation)
     assert [changed for _, changed in loop.calls] == [True, False, True, False, False, True]
     assert {key for key, _ in loop.calls} == {("team", "chat")}
 
 
-async def test_what_is_known_already_asks_for_nothing() -> None:
-    """As what Kopf lists again, and what the operator itself wrote."""
-    operator, loop = Operator(settings_from(REQUIRED)), Asked()
-    operator._loop = cast("Loop", loop)
-    for _ in range(3):
-        await told(operator, "MODIFIED", version=7, generation=1)
-    assert len(loop.calls) == 1
-
-
 def test_kopf_never_gives_up_on_a_request() -> None:
     """It would end the process, and a fresh one could not reach the API server either."""
-    backoffs = kopf_settings(75).networking.error_backoffs
+    backoffs = kopf_settings().networking.error_backoffs
     assert not isinstance(backoffs, float)
     for _ in range(2):  # Each request begins anew.
         assert list(itertools.islice(backoffs, 3)) == [1, 1, 2]
     assert list(itertools.islice(backoffs, 1000))[-1] == LONGEST_BACKOFF_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("lists", "complains"),
-    [
-        ([(0, {"a": 5}), (1, {"a": 5})], False),
-        ([(0, {"a": 6}), (DEAF_LIMIT_SECONDS + 1, {"a": 6})], True),
-        ([(0, {"a": 6}), (DEAF_LIMIT_SECONDS + 1, {})], False),
-        ([(0, {"a": 6}), (60, {"a": 7}), (DEAF_LIMIT_SECONDS + 1, {"a": 8})], True),
-        ([(0, {"b": 1}), (DEAF_LIMIT_SECONDS + 1, {"b": 1})], True),
-    ],
-    ids=["told", "missed", "deleted", "missed again and again", "never told"],
-)
-def test_a_deaf_watch_shows_in_the_lists(
-    lists: list[tuple[float, dict[str, int]]], complains: bool
-) -> None:
-    ears = Ears()
-    ears.tell(("team", "a"), 5)
-    for now, versions in lists:
-        ears.compare({("team", name): version for name, version in versions.items()}, now)
-    assert bool(ears.complaint(lists[-1][0])) == complains
-
-
-def test_what_is_told_late_is_no_deafness() -> None:
-    ears, key = Ears(), ("team", "a")
-    for minute in range(10):
-        ears.compare({key: minute + 1}, 60.0 * minute)
-        ears.tell(key, minute + 1)
-        assert ears.complaint(60.0 * minute) == ""
