@@ -16,7 +16,6 @@ from delivery_questions import (
     hub_for_pods,
     is_ready,
     model_of,
-    ready,
     sent,
     set_token,
     wait_for_message,
@@ -55,7 +54,7 @@ def test_throttling_and_a_stall_are_told_and_outlived(
     wait_for_message(operator, "slow", "7.5 of 10.0 MB", seconds=120)
     wait_until_delivered(operator, "slow")
     assert sent(hub) < 1.2
-    assert ready(operator, "slow")["status"] == "True"
+    wait_until("Ready", lambda: is_ready(operator, "slow"), seconds=60)
 
 
 def test_what_a_claim_can_never_become_is_told_without_a_hot_loop(
