@@ -197,7 +197,7 @@ class Watch:
                 self._hear()
                 if response.is_error:
                     await response.aread()
-                    raise ClusterError(response.status_code, response.text)
+                    raise ClusterError(response.status_code, _words_of(response))
                 self._began = self._clock()
                 async for line in lines(response.aiter_bytes()):
                     self._hear()
@@ -277,6 +277,13 @@ def name_of(found: KubernetesObject) -> dict[str, str]:
     metadata = found.get("metadata")
     known = metadata if isinstance(metadata, dict) else {}
     return {"object": f"{known.get('namespace', '?')}/{known.get('name', '?')}"}
+
+
+def _words_of(refusal: httpx2.Response) -> str:
+    try:
+        return _decode_status(refusal.content).message
+    except msgspec.DecodeError:  # Of a proxy on the way.
+        return refusal.text
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
