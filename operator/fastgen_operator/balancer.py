@@ -6,6 +6,7 @@ from fastgen_api import names
 from fastgen_api.envoy import CONFIGURATION_FILE, envoy_command
 from fastgen_api.names import Component, Port
 from fastgen_api.spec import KubernetesObject, Spec
+from fastgen_operator.arguments import literal
 from fastgen_operator.confinement import (
     CONTAINER_SECURITY,
     HOME,
@@ -272,7 +273,7 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         images.control,
         images,
         command=["fastgen-balancer", "picker"],
-        args=arguments,
+        args=literal(arguments),
         env=[POD_NAME, HOME],
         ports=[
             {"name": "probes", "containerPort": Port.BALANCER_HTTP, "protocol": "TCP"},

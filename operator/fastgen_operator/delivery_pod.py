@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject, Spec
+from fastgen_operator.arguments import literal
 from fastgen_operator.confinement import CONTAINER_SECURITY, HOME
 from fastgen_operator.delivery import Delivered, Delivery, Way, claim_name, way_of
 from fastgen_operator.owner import Owner
@@ -116,7 +117,7 @@ def download_container(
         "image": spec.image or settings.images.runtime,
         "imagePullPolicy": settings.images.pull_policy,
         "command": ["fastgen-download"],
-        "args": arguments,
+        "args": literal(arguments),
         "env": _environment(spec, settings),
         "resources": RESOURCES,
         "securityContext": CONTAINER_SECURITY,

@@ -12,6 +12,7 @@ from fastgen_api.spec import (
     replicas_wanted,
     slo_json,
 )
+from fastgen_operator.arguments import literal
 from fastgen_operator.confinement import (
     CONTAINER_SECURITY,
     HOME,
@@ -196,7 +197,7 @@ def _container(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> K
         "image": runtime_image(spec, images),
         "imagePullPolicy": images.pull_policy,
         "command": ["fastgen-runtime"],
-        "args": runtime_arguments(owner, spec, model.argument),
+        "args": literal(runtime_arguments(owner, spec, model.argument)),
         "env": [POD_NAME, HOME, *model.env],
         "ports": [
             {"name": "http", "containerPort": Port.REPLICA_HTTP, "protocol": "TCP"},

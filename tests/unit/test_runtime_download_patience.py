@@ -1,7 +1,9 @@
 """How long a download waits, and when it gives up: time is data here."""
 
+import string
 from collections.abc import Callable
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -201,10 +203,20 @@ def test_limits_of_the_environment() -> None:
         ("https://me:word@h/p", "https://h/p"),
         ("Bearer hf_secret", "Bearer [HF_TOKEN]"),
         ("hf://a/b@c", "hf://a/b@c"),
+        ("https://hf_secret.host/p", "https://[HF_TOKEN].host/p"),
+        ("https://HF_SECRET/p and hf_Secret", "https://[HF_TOKEN]/p and [HF_TOKEN]"),
+        ("https://h/hf%5Fsecret/%68f%5f%73ecret", "https://h/[HF_TOKEN]/[HF_TOKEN]"),
     ],
 )
 def test_secrets_are_left_out(text: str, plain: str) -> None:
     assert without_secrets(text, "hf_secret") == plain
+
+
+@given(token=st.text(string.ascii_letters + string.digits + "-._~+/=", min_size=1, max_size=40))
+def test_no_spelling_of_a_token_is_told(token: str) -> None:
+    every = "".join(f"%{ord(character):02X}" for character in token)
+    for spelling in (token, token.lower(), token.upper(), quote(token, safe=""), every):
+        assert without_secrets(f"<{spelling}>", token) == "<[HF_TOKEN]>"
 
 
 def test_hosts() -> None:

@@ -45,6 +45,19 @@ def host_of(url: str) -> str:
 
 
 def without_secrets(text: str, token: str | None) -> str:
-    """The text without the token and without the queries of URLs, which may sign a request."""
+    """The text without the token and without the queries of URLs, which may sign a request.
+
+    A token in a URL may be there in lower case, as a host is, and with characters as `%41`.
+    """
     text = _USER.sub(r"\1", _QUERY.sub(r"\1", text))
-    return text.replace(token, "[HF_TOKEN]") if token else text
+    return _written(token).sub("[HF_TOKEN]", text) if token else text
+
+
+def _written(token: str) -> re.Pattern[str]:
+    """All ways to write a token in a URL."""
+    return re.compile("".join(map(_character, token)), re.IGNORECASE)
+
+
+def _character(character: str) -> str:
+    encoded = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+    return f"(?:{re.escape(character)}|{encoded})"
