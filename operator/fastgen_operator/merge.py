@@ -56,12 +56,16 @@ def _merge_field(field: str, ours: Any, theirs: Any, path: str) -> Any:
 def _merge_items(field: str, ours: list[Any], theirs: list[Any], path: str) -> list[Any]:
     keys = MERGE_KEYS[field]
     merged = {identity(item, keys): item for item in ours}
+    new: set[tuple[Any, ...]] = set()
     for position, item in enumerate(theirs):
         if not isinstance(item, dict) or keys[0] not in item:
             raise TemplateError(f"{path}[{position}]: expected an object with `{keys[0]}`")
         key = identity(item, keys)
         if not all(isinstance(each, str | int) for each in key):
             raise TemplateError(f"{path}[{position}]: {' and '.join(keys)} must be plain values")
+        if key in new and field in MERGED_ITEMS:
+            raise TemplateError(f"{path}[{position}]: `{keys[0]}` {item[keys[0]]} is there twice")
+        new.add(key)
         if key in merged and field in MERGED_ITEMS:
             merged[key] = merge(merged[key], item, f"{path}[{position}]")
         else:

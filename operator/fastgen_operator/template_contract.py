@@ -1,14 +1,17 @@
 """Refuses what `spec.podTemplate` must leave alone: all by which the operator knows its pods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.merge import TemplateError
+from fastgen_operator.quantity import MAX_EXPONENT, MAX_LENGTH, is_boundless
 
 PATH: Final = "spec.podTemplate"
 LISTS: Final = ("containers", "initContainers", "volumes")
+LISTS_OF_CONTAINERS: Final = ("env", "ports", "volumeMounts")
+QUANTITY_FIELDS: Final = frozenset({"divisor", "limits", "overhead", "requests", "sizeLimit"})
 CONTAINERS: Final = ("containers", "initContainers")
 REPLACEABLE_VOLUMES: Final = frozenset({"tmp", "shared-memory"})
 """Volumes of ours without content: another disk under them changes nothing for the operator."""
@@ -30,10 +33,9 @@ def check_contract(ours: KubernetesObject, theirs: KubernetesObject) -> None:
 def _breaches(ours: KubernetesObject, theirs: KubernetesObject) -> Iterator[tuple[str, str]]:
     yield from _of_metadata(ours["metadata"], theirs.get("metadata") or {})
     our_pod, their_pod = ours["spec"], theirs.get("spec") or {}
+    yield from _of_quantities(their_pod, "spec")
     yield from _of_grace(our_pod, their_pod)
-    for field in LISTS:
-        if field in their_pod and not isinstance(their_pod[field], list):
-            yield f"spec.{field}", "a list is expected"
+    yield from _of_lists(their_pod, LISTS, "spec")
     for field in CONTAINERS:
         for position, item in _items(their_pod, field):
             path = f"spec.{field}[{position}]"
@@ -52,6 +54,8 @@ def _of_metadata(ours: KubernetesObject, theirs: Mapping[str, Any]) -> Iterator[
     for field in theirs:
         if field not in ("labels", "annotations"):
             yield f"metadata.{field}", "a pod takes over only labels and annotations"
+        elif not isinstance(theirs[field], dict):
+            yield f"metadata.{field}", "an object is expected"
     for name, value in _fields(theirs, "labels"):
         if name in ours["labels"] and value != ours["labels"][name]:
             yield f'metadata.labels["{name}"]', "the operator finds its pods by this label"
@@ -87,6 +91,7 @@ def _of_ports(
 def _of_container(
     ours: KubernetesObject, theirs: Mapping[str, Any], path: str
 ) -> Iterator[tuple[str, str]]:
+    yield from _of_lists(theirs, LISTS_OF_CONTAINERS, path)
     for field, why in OURS_IN_CONTAINERS.items():
         if field in theirs:
             yield f"{path}.{field}", why
@@ -102,6 +107,33 @@ def _of_container(
         if mount.get("mountPath") in taken:
             where = mount["mountPath"]
             yield f"{path}.volumeMounts[{position}]", f"the operator mounts its own at {where}"
+
+
+def _of_lists(
+    theirs: Mapping[str, Any], fields: Iterable[str], path: str
+) -> Iterator[tuple[str, str]]:
+    """Merged lists: anything else would replace ours as a whole."""
+    for field in fields:
+        if field in theirs and not isinstance(theirs[field], list):
+            yield f"{path}.{field}", "a list is expected"
+
+
+def _of_quantities(
+    theirs: Any, path: str, *, is_quantity: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Quantities by the names of their fields, wherever they are."""
+    if isinstance(theirs, list):
+        for position, item in enumerate(theirs):
+            yield from _of_quantities(item, f"{path}[{position}]")
+    elif isinstance(theirs, dict):
+        for field, value in theirs.items():
+            inside = is_quantity or field in QUANTITY_FIELDS
+            yield from _of_quantities(value, f"{path}.{field}", is_quantity=inside)
+    elif is_quantity and is_boundless(theirs):
+        yield (
+            path,
+            f"a quantity has an exponent of at most {MAX_EXPONENT} and {MAX_LENGTH} characters",
+        )
 
 
 def _items(theirs: Mapping[str, Any], field: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -59,6 +59,21 @@ BREACHES: list[tuple[dict[str, Any], str, str]] = [
      "spec.rollout.drainSeconds"),
     ({"spec": {"terminationGracePeriodSeconds": None}}, "spec.terminationGracePeriodSeconds",
      "spec.rollout.drainSeconds"),
+    ({"metadata": {"labels": None}}, "metadata.labels", "an object is expected"),
+    (runtime(ports=None), "spec.containers[0].ports", "a list is expected"),
+    (runtime(env=None), "spec.containers[0].env", "a list is expected"),
+    (runtime(volumeMounts={}), "spec.containers[0].volumeMounts", "a list is expected"),
+    (sidecar(resources={"limits": {"memory": "1e999999999999"}}),
+     "spec.containers[0].resources.limits.memory", "exponent of at most 18"),
+    (runtime(resources={"requests": {"cpu": "1E-0019"}}),
+     "spec.containers[0].resources.requests.cpu", "exponent of at most 18"),
+    ({"spec": {"volumes": [{"name": "x", "emptyDir": {"sizeLimit": "9" * 33}}]}},
+     "spec.volumes[0].emptyDir.sizeLimit", "at most 18 and 32 characters"),
+    ({"spec": {"volumes": [{"name": "x", "ephemeral": {"volumeClaimTemplate": {"spec": {
+        "resources": {"requests": {"storage": "1e19"}}}}}}]}},
+     "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests.storage",
+     "exponent of at most 18"),
+    ({"spec": {"overhead": {"cpu": 1e300}}}, "spec.overhead.cpu", "exponent of at most 18"),
     (runtime(command=["sleep"]), "spec.containers[0].command", "the operator says what runs"),
     (runtime(args=["--x"]), "spec.containers[0].args", "spec.engine"),
     (runtime(terminationMessagePath="/x"), "spec.containers[0].terminationMessagePath", "why"),
@@ -202,11 +217,17 @@ def test_the_condition_says_which_it_is(
     assert getattr(problem, "reason", None) == reason
 
 
+def test_no_container_is_named_twice() -> None:
+    twice = [{"name": "side", "env": [None]}, {"name": "side", "env": []}]
+    with pytest.raises(TemplateError, match=r"containers\[1\]: `name` side is there twice"):
+        made({"spec": {"containers": twice}})
+
+
 def test_a_template_of_nonsense_is_left_to_the_api_server() -> None:
     nonsense = {"spec": {"containers": ["x"], "securityContext": 5, "initContainers": [3]}}
     with pytest.raises(TemplateError, match=r"containers\[0\]: expected an object with `name`"):
         made(nonsense)
-    for theirs in ({"spec": {"securityContext": 5}}, runtime(ports=5, env={}, lifecycle={})):
+    for theirs in ({"spec": {"securityContext": 5}}, sidecar(ports=5, env={}, lifecycle={})):
         msgspec.json.encode(made(theirs))
 
 
