@@ -46,7 +46,10 @@ class DeploymentAccess:
 
     async def read(self) -> Deployment:
         """Raises UnreadableError."""
-        found = await self.client.get(DEPLOYMENT_RESOURCE, self.name, namespace=self.namespace)
+        try:
+            found = await self.client.get(DEPLOYMENT_RESOURCE, self.name, namespace=self.namespace)
+        except RecursionError as error:
+            raise UnreadableError("it is nested too deeply") from error
         meta = found["metadata"]
         try:
             spec = parse(found.get("spec") or {})

@@ -21,7 +21,7 @@ from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner
-from fastgen_operator.ownership import Claim, claim_on
+from fastgen_operator.ownership import may_prune
 from fastgen_operator.rollout import RolloutDecision, carry_out
 from fastgen_operator.settings import Settings
 from fastgen_operator.status import Notice
@@ -46,6 +46,8 @@ class Memory:
     repairs: Repairs = field(default_factory=Repairs)
     errors: int = 0
     """How often in a row the API server failed while the children were applied."""
+    crashes: int = 0
+    """How often in a row the operator itself failed."""
     told: dict[Notice, datetime] = field(default_factory=dict)
     """When each event of the last SAME_NOTICE_AFTER was written."""
 
@@ -159,7 +161,7 @@ class Applier:
     async def prune(self, owner: Owner, wanted: set[Id], observed: Observed) -> None:
         """Deletes our children that are not wanted; raises ClusterError."""
         for identity, child in observed.children.items():
-            if identity not in wanted and claim_on(owner, child) is Claim.OURS:
+            if identity not in wanted and may_prune(owner, child):
                 await self._cluster.delete(child)
                 log.info("deleted", extra={"object": identity})
 

@@ -10,7 +10,7 @@ from typing import Final
 from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.health import Metrics, Pulse
 from fastgen_operator.queue import Key, WorkQueue
-from fastgen_operator.reconcile import UnsettledError
+from fastgen_operator.reconcile import RejectedError, UnsettledError
 
 TICK_SECONDS: Final = 5.0
 RELIST_SECONDS: Final = 60.0
@@ -20,6 +20,8 @@ RECONCILE_LIMIT_SECONDS: Final = 120.0
 HUNG_SECONDS: Final = RECONCILE_LIMIT_SECONDS + 30.0
 """A reconcile that lasts longer does not heed its own limit."""
 WORKERS: Final = 8
+REJECTED_SECONDS: Final = 30.0
+"""The same request is refused again unless somebody else changes something, such as a quota."""
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +116,8 @@ class Loop:
                 outcome = "ok"
                 self._queue.done(key)
             else:
-                self._retry(key, str(error) or type(error).__name__, None)
+                wait = REJECTED_SECONDS if _is_rejection(error) else 0.0
+                self._retry(key, str(error) or type(error).__name__, None, wait)
         except Exception as error:  # A resource that trips us must not stop the others.
             self._retry(key, str(error), error)
         finally:
@@ -122,13 +125,21 @@ class Loop:
             self._metrics.reconciles.labels(outcome).inc()
             self._metrics.seconds.observe(self._clock() - started)
 
-    def _retry(self, key: Key, why: str, error: Exception | None) -> None:
-        delay = self._queue.failed(key, self._clock())
+    def _retry(
+        self, key: Key, why: str, error: Exception | None, at_least_seconds: float = 0.0
+    ) -> None:
+        delay = self._queue.failed(key, self._clock(), at_least_seconds)
         log.warning(
             "reconcile failed",
             extra={"key": key, "why": why, "retry_seconds": delay},
             exc_info=error,
         )
+
+
+def _is_rejection(error: Exception) -> bool:
+    return isinstance(error, RejectedError) or (
+        isinstance(error, ClusterError) and error.is_rejection
+    )
 
 
 async def relist(

@@ -1,6 +1,7 @@
 """A queue of keys that need work: each once, one at a time, again later after a failure."""
 
 import heapq
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -9,6 +10,8 @@ Key: TypeAlias = tuple[str, str]
 
 FIRST_RETRY_SECONDS: Final = 0.5
 LAST_RETRY_SECONDS: Final = 60.0
+READY: Final = float("-inf")
+"""When a key is due that waits for its turn alone."""
 
 
 class WorkQueue:
@@ -16,7 +19,9 @@ class WorkQueue:
 
     Invariants: a key is waiting at most once; a key that was taken is not handed out again before
     `done` or `failed`; what is asked for meanwhile is kept for afterwards; a key whose work failed
-    is handed out no earlier than `failed` has said, unless `forgive` lifts the wait.
+    is handed out no earlier than `failed` has said, unless `forgive` lifts the wait. Namespaces
+    take turns: for each key that is before it in its own namespace, and for itself, a key waits for
+    at most one of each other.
     """
 
     def __init__(self, jitter: Callable[[], float] = lambda: 0.0) -> None:
@@ -24,6 +29,8 @@ class WorkQueue:
         self._jitter = jitter
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
+        self._ready: OrderedDict[str, deque[Key]] = OrderedDict()
+        """Keys that are due, by namespace; the next namespace's turn is first."""
         self._taken: set[Key] = set()
         self._asked: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
@@ -50,19 +57,24 @@ class WorkQueue:
             heapq.heappush(self._heap, (at, key))
 
     def take(self, now: float) -> Key | None:
-        """The key that has been due for longest."""
-        self._drop_stale()
-        if not self._heap or self._heap[0][0] > now:
+        """The key that has been due for longest in the namespace whose turn it is."""
+        self._collect(now)
+        if not self._ready:
             return None
-        _, key = heapq.heappop(self._heap)
+        namespace, keys = self._ready.popitem(last=False)
+        key = keys.popleft()
+        if keys:
+            self._ready[namespace] = keys
         del self._due[key]
         self._taken.add(key)
         return key
 
     def seconds_to_next(self, now: float) -> float | None:
         """Time until a key is due; None: nothing waits."""
-        self._drop_stale()
-        return max(0.0, self._heap[0][0] - now) if self._heap else None
+        self._collect(now)
+        if self._ready:
+            return 0.0
+        return self._heap[0][0] - now if self._heap else None
 
     def done(self, key: Key) -> None:
         """The work on a taken key succeeded."""
@@ -74,11 +86,12 @@ class WorkQueue:
         self._failures.pop(key, None)
         self._not_before.pop(key, None)
 
-    def failed(self, key: Key, now: float) -> float:
+    def failed(self, key: Key, now: float, at_least_seconds: float = 0.0) -> float:
         """The work on a taken key failed; returns the seconds after which it is due again."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(failures, 16))
+        longest = max(longest, 2.0 * at_least_seconds)
         delay = longest * (1.0 - 0.5 * self._jitter())
         self._asked.pop(key, None)
         self._release(key)
@@ -92,7 +105,14 @@ class WorkQueue:
         if asked is not None:
             self.add(key, asked)
 
-    def _drop_stale(self) -> None:
-        """Removes heap entries that an earlier time for the same key has replaced."""
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+    def _collect(self, now: float) -> None:
+        """Moves what is due to its namespace's turn; an earlier time has replaced some entries."""
+        while self._heap:
+            at, key = self._heap[0]
+            is_stale = self._due.get(key) != at
+            if at > now and not is_stale:
+                return
             heapq.heappop(self._heap)
+            if not is_stale:
+                self._due[key] = READY
+                self._ready.setdefault(key[0], deque()).append(key)

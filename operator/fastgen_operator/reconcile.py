@@ -6,11 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import msgspec
-
-from fastgen_api import spec as api
 from fastgen_api.names import Component
-from fastgen_api.nesting import MOST_LEVELS, is_too_deep
 from fastgen_api.spec import KubernetesObject, Rollout, Spec
 from fastgen_operator.applying import APPLY_REJECTED, Applier, Memory, Result
 from fastgen_operator.children import Id, id_of, make_children
@@ -19,6 +15,7 @@ from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.delivery import Delivery, foreign_claim_name
 from fastgen_operator.delivery_seen import CLAIM
 from fastgen_operator.delivery_state import delivery_of
+from fastgen_operator.internal_error import CRASHES_TO_TELL, tell_internal_error
 from fastgen_operator.kinds import is_object_name
 from fastgen_operator.merge import TemplateError
 from fastgen_operator.mounts import mount_warning, pods_to_ask_about
@@ -31,6 +28,7 @@ from fastgen_operator.queue import Key
 from fastgen_operator.rollout import RolloutDecision, decide_rollout, rollout_state
 from fastgen_operator.settings import Settings
 from fastgen_operator.situation import Outcome
+from fastgen_operator.spec_reading import read_spec
 from fastgen_operator.status import (
     OUR_CONDITIONS,
     Notice,
@@ -41,7 +39,6 @@ from fastgen_operator.status import (
 )
 from fastgen_operator.template_trial import POD_TEMPLATE_REJECTED
 
-INVALID_SPEC: Final = "InvalidSpec"
 CLAIM_IMMUTABLE: Final = "ClaimImmutable"
 WAITING_FOR_DELETION: Final = "WaitingForDeletion"
 API_SERVER_ERROR: Final = "APIServerError"
@@ -55,6 +52,10 @@ log = logging.getLogger(__name__)
 
 class UnsettledError(Exception):
     """The reconcile must be tried again; the message says why."""
+
+
+class RejectedError(UnsettledError):
+    """The API server refuses what the spec makes, and will again until somebody changes it."""
 
 
 class Reconciler:
@@ -78,6 +79,22 @@ class Reconciler:
         Returns the seconds after which time alone may have changed something; None: it cannot.
         Raises ClusterError when the API server fails, UnsettledError when more is to do later.
         """
+        try:
+            again = await self._settle(key)
+        except (ClusterError, UnsettledError, TimeoutError):
+            raise
+        except Exception as error:
+            memory = self._memories.setdefault(key, Memory())
+            memory.crashes += 1
+            resource = self._cluster.resource(key)
+            if resource is not None and memory.crashes >= CRASHES_TO_TELL:
+                await tell_internal_error(self._cluster, resource, error, self._clock())
+            raise
+        if remembered := self._memories.get(key):
+            remembered.crashes = 0
+        return again
+
+    async def _settle(self, key: Key) -> float | None:
         resource = self._cluster.resource(key)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
             self._memories.pop(key, None)  # The garbage collector takes the children.
@@ -109,7 +126,7 @@ class Reconciler:
         if trouble:
             raise trouble
         if result.failure and result.failure.reason in REJECTED:
-            raise UnsettledError(result.failure.message)
+            raise RejectedError(result.failure.message)
         delivered_again = result.delivery.again if result.delivery else None
         again = (course.again, warned_again, result.again, delivered_again)
         times = [each for each in again if each is not None]
@@ -255,19 +272,6 @@ class Reconciler:
             await self._cluster.tell(owner, notice, now, self._settings.identity)
         except ClusterError as error:  # The conditions say the same.
             log.warning("an event was not written", extra={"why": str(error)})
-
-
-def read_spec(raw: KubernetesObject) -> Spec | Problem:
-    """A stored spec, or what is wrong with it.
-
-    The API server validates, but not what was stored under an older schema.
-    """
-    if is_too_deep(raw):
-        return Problem(INVALID_SPEC, f"spec is nested deeper than {MOST_LEVELS} levels")
-    try:
-        return api.parse(raw)
-    except msgspec.ValidationError as error:
-        return Problem(INVALID_SPEC, str(error).replace("`$.", "`spec.").replace("`$`", "`spec`"))
 
 
 def declared_children(

@@ -32,8 +32,9 @@ from fastgen_operator.delivery import Delivered, Delivery, JobStep, Way, way_of
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION
 from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner, owner_of
-from fastgen_operator.reconcile import declared_children, read_spec
+from fastgen_operator.reconcile import declared_children
 from fastgen_operator.settings import Images, Settings
+from fastgen_operator.spec_reading import read_spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,7 +7,9 @@ from observed_objects import NOW, OWNER, deployment, observed
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
+from fastgen_operator import reconcile as reconcile_module
 from fastgen_operator.cluster_error import ClusterError
+from fastgen_operator.internal_error import INTERNAL_ERROR
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import owner_reference
 from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler, UnsettledError
@@ -95,3 +97,38 @@ async def test_an_api_server_that_goes_on_failing_is_told() -> None:
     cluster.error = None
     await ours.reconcile(KEY)
     assert ready_of(cluster.told[-1])[1] != "APIServerError"
+
+
+class Tripping(OneResource):
+    """What is observed trips the operator."""
+
+    def observe(self, _: object) -> Observed:
+        raise ZeroDivisionError("of a secret")
+
+
+@pytest.mark.parametrize("is_observed", [True, False])
+async def test_an_error_of_the_operators_own_is_told_the_second_time(
+    monkeypatch: pytest.MonkeyPatch, is_observed: bool
+) -> None:
+    cluster = OneResource(Observed()) if is_observed else Tripping(Observed())
+    ours = reconciler(cluster)
+
+    def trip(*_: object) -> None:
+        raise ZeroDivisionError("of a secret")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reconcile_module, "make_children", trip)
+        for told in (0, 1):
+            with pytest.raises(ZeroDivisionError):
+                await ours.reconcile(KEY)
+            assert len(cluster.told) == told
+    (status,) = cluster.told
+    assert ready_of(status) == ("False", INTERNAL_ERROR)
+    assert status["observedGeneration"] == 1
+    (stalled,) = [each for each in status["conditions"] if each["type"] == "Stalled"]
+    assert (stalled["status"], stalled["reason"]) == ("True", INTERNAL_ERROR)
+    assert "ZeroDivisionError" in stalled["message"]
+    assert "secret" not in str(status)
+    if is_observed:
+        await ours.reconcile(KEY)
+        assert ready_of(cluster.told[-1])[1] != INTERNAL_ERROR

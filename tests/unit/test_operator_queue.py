@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,6 +15,7 @@ from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.health import Metrics, Pulse
 from fastgen_operator.loop import HUNG_SECONDS, Loop, relist
 from fastgen_operator.queue import LAST_RETRY_SECONDS, Key, WorkQueue
+from fastgen_operator.reconcile import RejectedError
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")
@@ -47,6 +49,56 @@ def test_the_longest_due_key_comes_first() -> None:
     queue.add(A, at=2)
     queue.add(B, at=1)
     assert [queue.take(now=3), queue.take(now=3)] == [B, A]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("0123456789")), unique=True),
+    st.integers(0, 40),
+)
+def test_namespaces_take_turns(keys: list[Key], busy: int) -> None:
+    """A key waits for at most one key of each other namespace per key before it in its own."""
+    queue = WorkQueue()
+    for number in range(busy):
+        queue.add(("busy", str(number)), at=0)
+    for at, key in enumerate(keys, start=1):
+        queue.add(key, at)
+    order = [queue.take(now=100) for _ in range(len(keys) + busy)]
+    assert queue.take(now=100) is None
+    namespaces = 1 + len({namespace for namespace, _ in keys})
+    for key in keys:
+        before = [each for each in keys[: keys.index(key)] if each[0] == key[0]]
+        assert order.index(key) < namespaces * (len(before) + 1)
+    assert set(order) == {*keys, *(("busy", str(number)) for number in range(busy))}
+
+
+def test_a_namespace_that_comes_later_waits_for_one_key_of_a_busy_one() -> None:
+    queue = WorkQueue()
+    for number in range(50):
+        queue.add(("busy", str(number)), at=0)
+    assert queue.take(now=0) == ("busy", "0")
+    queue.add(A, at=1)
+    assert A in (queue.take(now=1), queue.take(now=1))
+
+
+def test_what_is_ready_is_asked_for_again_in_vain() -> None:
+    queue = WorkQueue()
+    queue.add(A, at=1)
+    assert queue.seconds_to_next(now=2) == 0
+    queue.add(A, at=0)
+    assert queue.take(now=2) == A
+    queue.done(A)
+    assert queue.take(now=2) is None
+
+
+def test_a_rejection_waits_longer_whatever_the_jitter() -> None:
+    for jitter in (0.0, 0.5, 1.0):
+        queue = WorkQueue(lambda jitter=jitter: jitter)
+        queue.add(A, at=0)
+        assert queue.take(now=0) == A
+        assert 30 <= queue.failed(A, 0, at_least_seconds=30.0) <= 60
+        queue.forgive(A)
+        queue.add(A, at=1)
+        assert queue.take(now=1) == A
 
 
 def test_failures_wait_twice_as_long_each_time_up_to_a_cap_and_success_forgets_them() -> None:
@@ -210,6 +262,25 @@ async def test_a_failing_key_is_retried_and_stops_no_other() -> None:
     sample = metrics.registry.get_sample_value
     assert sample("fastgen_operator_reconciles_total", {"outcome": "error"}) == 2
     assert sample("fastgen_operator_reconciles_total", {"outcome": "ok"}) == 2
+
+
+@pytest.mark.parametrize("error", [ClusterError(422, "no"), RejectedError("no")])
+async def test_a_rejection_is_tried_again_late_unless_the_wish_changes(error: Exception) -> None:
+    attempts = 0
+
+    async def reconcile(_: Key) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise error
+
+    async def work(loop: Loop) -> None:
+        loop.ask(A)
+        await asyncio.sleep(0.8)
+        assert attempts == 1
+        loop.ask(A, changed=True)
+        await until(lambda: attempts == 2)
+
+    await running(reconcile, work)
 
 
 async def test_a_namespace_on_its_way_out_is_no_failure() -> None:

@@ -24,7 +24,7 @@ from fastgen_operator.health import WATCH_LIMIT_SECONDS
 from fastgen_operator.kinds import path_of
 from fastgen_operator.observed import Problem
 from fastgen_operator.queue import Key
-from fastgen_operator.reconcile import read_spec
+from fastgen_operator.spec_reading import read_spec
 from fastgen_operator.store import Store
 from fastgen_operator.watch import Ending, Watch, ending_of, lines, pause_seconds
 
