@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from api_proxy import ApiProxy, Fault, Request, nothing, proxy_to, some
 from balancer_process import free_ports
-from fleet import Fleet, fleet_of, patch_all, seconds_until
+from fleet import TEAMS, Fleet, fleet_of, patch_all, seconds_until
 
 from fastgen_devcluster import components
 from fastgen_devcluster.cluster import own_kubeconfig
@@ -23,6 +23,7 @@ SIZE = 500
 MEMORY_LIMIT_MIB = 256
 RESTART_SECONDS = 60
 SETTLE_SECONDS = 900
+EDIT_SECONDS = 300
 QUIET_SECONDS = 180
 CUT_SECONDS = 180
 
@@ -100,11 +101,19 @@ def reconciled(fleet: Fleet) -> float:
     return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
 
+def test_an_edit_of_the_whole_fleet(running: Fleet) -> None:
+    for team in TEAMS:
+        running.kubectl("-n", team, "scale", "fgd", "--all", "--replicas=2")
+    took = seconds_until(lambda: running.replicas() == {"2"}, EDIT_SECONDS)
+    print(f"\n{SIZE} scaled in {took:.0f} s; memory {running.memory_mib()}")
+    seconds_until(lambda: not running.unready(), EDIT_SECONDS, pause=5)
+
+
 def test_changes_while_it_was_away_are_made_up_for(running: Fleet, proxy: ApiProxy) -> None:
     running.operator.stop()
-    tamper(running, replicas=2)
+    tamper(running, replicas=1)
     start(running, proxy)
-    took = seconds_until(lambda: is_mended(running, replicas=2), RESTART_SECONDS)
+    took = seconds_until(lambda: is_mended(running, replicas=1), RESTART_SECONDS)
     print(f"\nmade up for after {took:.0f} s")
 
 

@@ -79,6 +79,12 @@ class Fleet:
             if not _is_ready(each)
         ]
 
+    def replicas(self) -> set[str]:
+        """The numbers of replicas that the fleet's Deployments are told to have."""
+        labels = "app.kubernetes.io/name=fastgen,app.kubernetes.io/component=replica"
+        columns = "jsonpath={.items[*].spec.replicas}"
+        return set(self.kubectl("get", "deployment", "-A", "-l", labels, "-o", columns).split())
+
     def children(self) -> int:
         """How many objects the FastGenDeployments have, pods included."""
         text = self.operator.answer("/metrics") or ""
