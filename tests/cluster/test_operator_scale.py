@@ -123,7 +123,7 @@ DAMAGED = slice(20, 40)
 
 def tamper(fleet: Fleet, replicas: int) -> None:
     """Changes some of the fleet, and takes from others what the operator must make again."""
-    patch_all(fleet, fleet.keys[CHANGED], {"replicas": replicas, "scaling": {"mode": "Disabled"}})
+    patch_all(fleet, fleet.keys[CHANGED], {"replicas": replicas})
     for namespace, name in fleet.keys[DAMAGED]:
         fleet.kubectl("-n", namespace, "delete", "service", name, "--wait=false")
 

@@ -59,6 +59,7 @@ class Fleet:
             "metadata": {"namespace": namespace, "name": name},
             "spec": {
                 "model": {"source": "file:///models/SmolLM2-135M-Instruct.gguf"},
+                "scaling": {"mode": "Disabled"},
                 "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
                 **self.nodes.placement,
             },
