@@ -19,7 +19,8 @@ UNTYPED: Final = (
     "quantities must match the regular expression",
 )
 """How server-side apply refuses fields and values that it cannot read: with 500."""
-OTHER_UID: Final = "UID in precondition"
+OTHER_UIDS: Final = ("UID in precondition", "UID in the precondition")
+"""Kubernetes checks a precondition in two places, with different words."""
 KIND_TERMINATING: Final = "custom resource definition is terminating"
 TERMINATING: Final = "because it is being terminated"
 
@@ -45,7 +46,7 @@ class ClusterError(Exception):
     @property
     def is_of_another(self) -> bool:
         """Whether another object has the name by now."""
-        return self.code == 409 and OTHER_UID in str(self)
+        return self.code == 409 and any(words in str(self) for words in OTHER_UIDS)
 
     @property
     def is_kind_gone(self) -> bool:

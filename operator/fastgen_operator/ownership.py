@@ -4,6 +4,8 @@ from enum import Enum
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
+from fastgen_operator.fingerprint import APPLIED_ANNOTATION
+from fastgen_operator.kinds import is_object_name
 from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner
 
@@ -38,6 +40,19 @@ def claim_on(owner: Owner, found: KubernetesObject | None) -> Claim:
         return Claim.LEAVING if metadata.get("deletionTimestamp") else Claim.OURS
     is_namesake = (controller["kind"], controller["name"]) == (names.KIND, owner.name)
     return Claim.LEAVING if is_namesake else Claim.FOREIGN
+
+
+def may_prune(owner: Owner, found: KubernetesObject) -> bool:
+    """Whether an object that no spec asks for is deleted.
+
+    Labels alone do not show that the operator made it: people copy them.
+    """
+    metadata = found["metadata"]
+    was_applied = APPLIED_ANNOTATION in (metadata.get("annotations") or {})
+    is_made = _controller(found) is not None or was_applied
+    return (
+        is_made and claim_on(owner, found) is Claim.OURS and is_object_name(str(metadata["name"]))
+    )
 
 
 def conflict(found: KubernetesObject | None, owner: Owner) -> Problem:

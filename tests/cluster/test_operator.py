@@ -196,12 +196,17 @@ def test_what_is_no_longer_wanted_is_pruned(operator: OperatorProcess, chat: str
             "ownerReferences": child["metadata"]["ownerReferences"],
         },
     }
+    # Somebody copied the labels.
+    mine = old | {"metadata": {"name": "chat-of-mine", "labels": child["metadata"]["labels"]}}
+    operator.kubectl("create", "-f", "-", stdin=json.dumps(mine))
     operator.kubectl("create", "-f", "-", stdin=json.dumps(old))
     wait_until(
         "it is gone",
         lambda: operator.find("configmap", "chat-of-an-earlier-version") is None,
         seconds=20,
     )
+    assert operator.find("configmap", "chat-of-mine")
+    operator.kubectl("delete", "configmap", "chat-of-mine")
 
 
 def test_the_steady_state_writes_nothing(operator: OperatorProcess, chat: str) -> None:

@@ -13,7 +13,7 @@ from fastgen_operator.drift import content_fingerprint, is_applied, with_applied
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner, child_metadata
-from fastgen_operator.ownership import Claim, claim_on, conflict
+from fastgen_operator.ownership import Claim, claim_on, conflict, may_prune
 from fastgen_operator.pause import missing_children
 from fastgen_operator.settings import Images, Settings
 from fastgen_operator.situation import Outcome
@@ -57,6 +57,26 @@ def reference(kind: str, name: str, uid: str, controller: bool = True) -> Any:
 )  # fmt: skip
 def test_whose_an_object_is(metadata: Any, claim: Claim) -> None:
     assert claim_on(OWNER, {"kind": "Service", "metadata": {"name": "chat"} | metadata}) is claim
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_deleted"),
+    [
+        ({"labels": OURS}, False),
+        ({"labels": OURS, "annotations": {"made-by": "hand"}}, False),
+        ({"labels": OURS, "annotations": {"fastgen.dev/applied": "0"}}, True),
+        ({"annotations": {"fastgen.dev/applied": "0"}}, False),
+        ({"ownerReferences": [reference("FastGenDeployment", "chat", "uid-1")]}, True),
+        ({"ownerReferences": [reference("FastGenDeployment", "other", "uid-2")],
+          "annotations": {"fastgen.dev/applied": "0"}}, False),
+        ({"name": "a:b", "labels": OURS, "annotations": {"fastgen.dev/applied": "0"}}, False),
+    ],
+    ids=["copied-labels", "other-annotations", "orphan", "no-labels", "controlled", "of-another",
+         "no-name-of-ours"],
+)  # fmt: skip
+def test_only_what_the_operator_made_is_pruned(metadata: Any, is_deleted: bool) -> None:
+    found = {"kind": "Role", "metadata": {"name": "chat-old"} | metadata}
+    assert may_prune(OWNER, found) is is_deleted
 
 
 def test_what_is_not_there_is_free() -> None:
