@@ -11,6 +11,7 @@ import msgspec
 from fastgen_api import names
 from fastgen_api.names import ModelPhase
 from fastgen_api.spec import CacheType, KubernetesObject, Model
+from fastgen_operator.delivery_report import MAX_BYTES, is_path, is_revision
 from fastgen_operator.fingerprint import fingerprint
 
 MODELS_ANNOTATION: Final = f"{names.GROUP}/models"
@@ -20,6 +21,7 @@ REMEMBERED: Final = 4
 CLAIM_SCHEME: Final = "pvc://"
 DOWNLOADED: Final = ("hf://", "https://")
 KEY_LENGTH: Final = 8
+UID_LENGTH: Final = 36
 
 
 class Way(Enum):
@@ -164,11 +166,24 @@ def remembered_models(deployment: KubernetesObject | None) -> tuple[Delivered, .
     """The models that a replica Deployment bears in mind; none when that cannot be read."""
     annotations: Mapping[str, str] = (deployment or {}).get("metadata", {}).get("annotations") or {}
     try:
-        return msgspec.json.decode(
+        models = msgspec.json.decode(
             annotations.get(MODELS_ANNOTATION, "[]"), type=tuple[Delivered, ...]
         )
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return ()
+    return tuple(each for each in models if _is_sound(each))
+
+
+def _is_sound(model: Delivered) -> bool:
+    """Whether the operator may have written it; others can write the annotation, too."""
+    size_bytes = model.size_bytes
+    return (
+        len(model.key) == KEY_LENGTH
+        and is_path(model.path)
+        and (model.revision is None or is_revision(model.revision))
+        and (size_bytes is None or 0 <= size_bytes <= MAX_BYTES)
+        and len(model.claim_uid or "") <= UID_LENGTH
+    )
 
 
 def models_annotation(delivery: Delivery) -> dict[str, str]:

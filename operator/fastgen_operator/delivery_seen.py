@@ -10,6 +10,7 @@ from fastgen_api.names import DeliveryField, DeliveryState
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.ailments import startup_failure
 from fastgen_operator.delivery import Delivered, claim_name, key_of
+from fastgen_operator.delivery_report import number, readable
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner
 
@@ -72,7 +73,7 @@ def seen_of(owner: Owner, spec: Spec, observed: Observed, remembered: Iterable[D
     key = key_of(owner.name, spec.model)
     job_name = names.download_job_name(owner.name, key)
     config_map = observed.children.get(("ConfigMap", names.model_config_map_name(owner.name)))
-    report: Mapping[str, str] = (config_map or {}).get("data") or {}
+    report = readable((config_map or {}).get("data") or {})
     if report.get(DeliveryField.KEY) != key:
         report = {}
     pinned = report.get(DeliveryField.REVISION) or next(
@@ -121,8 +122,3 @@ def is_leaving(found: KubernetesObject) -> bool:
 def phase_of(found: KubernetesObject) -> str:
     """The phase of a pod or claim."""
     return str((found.get("status") or {}).get("phase", ""))
-
-
-def number(text: str | None) -> int | None:
-    """A count as a report tells it."""
-    return int(text) if text and text.isdecimal() else None

@@ -20,13 +20,13 @@ from fastgen_operator.delivery import (
     way_of,
 )
 from fastgen_operator.delivery_children import claim_problem, job_marks
+from fastgen_operator.delivery_report import number
 from fastgen_operator.delivery_seen import (
     CLAIM,
     Seen,
     claim_of,
     condition,
     is_leaving,
-    number,
     phase_of,
     seen_of,
 )

@@ -48,6 +48,11 @@ DEFAULT_DEADLINE_SECONDS: Final = Rollout().progress_deadline_seconds
 NOTHING_MORE: Final = Outcome()
 SCHEDULER_COUNTS: Final = "nodes are available"
 FIGURES: Final = re.compile(r"\d+")
+REASON: Final = re.compile("[A-Za-z]([A-Za-z0-9_,:]{0,1022}[A-Za-z0-9_])?")
+"""What the definition takes; reasons may come from objects that others write."""
+NO_REASON: Final = "Unknown"
+MAX_MESSAGE: Final = 4000
+"""Characters: a status is read on a screen, and what others write may be of any length."""
 STATUS_WORDS: Final = {True: "True", False: "False", None: "Unknown"}
 
 
@@ -219,8 +224,8 @@ def _dated(
                 "type": verdict.type,
                 "status": status,
                 "observedGeneration": generation,
-                "reason": verdict.reason,
-                "message": verdict.message,
+                "reason": verdict.reason if REASON.fullmatch(verdict.reason) else NO_REASON,
+                "message": verdict.message[:MAX_MESSAGE],
                 "lastTransitionTime": (
                     last["lastTransitionTime"]
                     if last is not None and unchanged
