@@ -60,8 +60,8 @@ def check(status: Any) -> None:
 
 
 @settings(max_examples=300)
-@example(delivered()["data"], {"path": "../../etc"}, {"ended": 1.0}, CACHED, tries=False)
-@example(delivered(IN_PODS)["data"], {"path": "/etc"}, {"ended": 1.0}, IN_PODS, tries=False)
+@example(delivered()["data"], {"path": "../../etc"}, {"ended": 1.0}, CACHED, False)
+@example(delivered(IN_PODS)["data"], {"path": "/etc"}, {"ended": 1.0}, IN_PODS, False)
 @given(
     right=st.sampled_from([{}, delivered()["data"], downloading(3)["data"]]),
     fields=REPORTS,
