@@ -132,3 +132,29 @@ async def test_an_error_of_the_operators_own_is_told_the_second_time(
     if is_observed:
         await ours.reconcile(KEY)
         assert ready_of(cluster.told[-1])[1] != INTERNAL_ERROR
+
+
+class AskedFor(OneResource):
+    """Notes what is asked for by name; holds a resource that an earlier definition let in."""
+
+    def __init__(self) -> None:
+        super().__init__(Observed())
+        self.names: list[str] = []
+
+    def resource(self, _: object) -> KubernetesObject:
+        cache = {"type": "PersistentVolumeClaim", "claimName": "../../b/persistentvolumeclaims/c"}
+        return RESOURCE | {"spec": {"model": {"source": "hf://owner/name", "cache": cache}}}
+
+    async def get(self, *words: object) -> None:
+        self.names.append(str(words[-1]))
+
+    async def check(self, _: object) -> None:
+        return None
+
+
+async def test_a_claim_whose_name_leads_elsewhere_is_not_asked_for() -> None:
+    cluster = AskedFor()
+    await reconciler(cluster).reconcile(KEY)
+    assert not [each for each in cluster.names if "/" in each]
+    assert cluster.names
+    assert ready_of(cluster.told[-1]) == ("False", "Downloading")
