@@ -95,6 +95,10 @@ BY_REASON: Final = {
         "operator tries again by itself.",
         "get events --sort-by=.lastTimestamp",
     ),
+    "InternalError": (
+        "Undo the last change, and report the error that the operator's log tells.",
+        EDIT,
+    ),
     "ApplyRejected": ("Correct the field that the API server names.", EDIT),
     "InvalidSpec": ("Correct the field that the message names.", EDIT),
     "PodTemplateInvalid": ("Correct spec.podTemplate as the message says.", EDIT),

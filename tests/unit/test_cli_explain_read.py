@@ -12,6 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from fastgen_api import names
 from fastgen_cli.cluster_reads import Reader, Refusal
 from fastgen_cli.explain_read import kubectl_flags, last_line
 from fastgen_cli.kubeconfig import NoClusterError, Target, choose
@@ -96,12 +97,18 @@ def test_a_kubeconfig_that_leads_nowhere_is_told_with_the_way_out(
     assert "--kubeconfig or KUBECONFIG" in str(raised.value)
 
 
+DEEP = '{"a":' * 1500 + "{}" + "}" * 1500
+DEEP_LIST = f'{{"items": [{{"name": "deep", "spec": {DEEP}}}, {{"name": "fine"}}]}}'.encode()
+
+
 class Answers(BaseHTTPRequestHandler):
-    """Answers what the path asks for: `/CODE/anything`."""
+    """Answers what the path asks for: `/CODE/anything`, and a list below /apis."""
 
     def do_GET(self) -> None:
-        code = int(self.path.split("/")[1])
+        first = self.path.split("/")[1]
+        code = 200 if first == "apis" else int(first)
         body = b'{"message": "no\\nsuch thing"}' if code == 404 else b"<html>down</html>"
+        body = DEEP_LIST if first == "apis" else body
         self.send_response(code)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -137,6 +144,16 @@ def test_refusals_are_values_and_silence_is_an_error(tmp_path: Path, server: str
         async with reader(tmp_path, "http://127.0.0.1:9") as found:
             with pytest.raises(NoClusterError, match=r"No cluster answers at http://127.0.0.1:9"):
                 await found.text("/200/x")
+
+    asyncio.run(ask())
+
+
+def test_one_resource_nested_too_deeply_hides_no_other(tmp_path: Path, server: str) -> None:
+    async def ask() -> None:
+        async with reader(tmp_path, server) as found:
+            listed = await found.all(names.PLURAL, None)
+            assert not isinstance(listed, Refusal)
+            assert [each["name"] for each in listed] == ["deep", "fine"]
 
     asyncio.run(ask())
 
