@@ -47,7 +47,7 @@ def test_every_reason_of_a_replica_that_cannot_start_has_an_advice() -> None:
 
 NOT_AMISS = {
     "AsDeclared", "Paused", "ScaledToZero", "Frozen", "RolloutInProgress", "Downloading",
-    "ForeignScaler",
+    "ForeignScaler", "Unknown",
 }  # fmt: skip
 """Reasons that somebody chose, that pass, or that have an advice of their own."""
 
