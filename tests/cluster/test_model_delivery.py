@@ -56,13 +56,15 @@ def chat(operator: OperatorProcess, hub: HubServer) -> OperatorProcess:
 
     On the way there its download was killed at about half.
     """
-    hub.bytes_per_second = sum((hub.folder / name).stat().st_size for name in WEIGHTS) // 20
+    size = sum((hub.folder / name).stat().st_size for name in WEIGHTS)
+    hub.bytes_per_second = size // 20
     create(operator, "chat", {"cache": SHARED}, replicas=2)
     wait_until(
         "about half of the model",
         lambda: model_of(operator, "chat").get("downloadedPercent", 0) >= 30,
         seconds=90,
     )
+    hub.bytes_per_second = size // 500  # It waits for us.
     status = operator.get("fgd", "chat")["status"]
     assert status["model"]["phase"] == "Downloading"
     assert status["model"]["revision"] == COMMIT
@@ -77,6 +79,7 @@ def chat(operator: OperatorProcess, hub: HubServer) -> OperatorProcess:
     assert operator.find("deployment", "chat-balancer") is not None
     (first,) = pods(operator, "chat", "download")
     operator.kubectl("delete", "pod", first, "--grace-period=1")
+    assert model_of(operator, "chat")["phase"] == "Downloading"
     hub.bytes_per_second = None
     wait_until("Ready", lambda: is_ready(operator, "chat"), seconds=180)
     return operator
@@ -111,7 +114,7 @@ def test_the_token_is_nowhere_to_be_read(chat: OperatorProcess) -> None:
     writers = [*pods(chat, "chat", "download"), *pods(chat, "chat")]
     logs = [chat.kubectl("logs", name, "--all-containers") for name in writers]
     seen = [chat.kubectl("get", kinds, "-o", "yaml"), chat.log.read_text(), *logs]
-    assert len(seen) >= 4
+    assert pods(chat, "chat", "download"), "the log of the download was read"
     for text in seen:
         assert TOKEN not in text
 
@@ -220,6 +223,7 @@ def test_a_retained_cache_is_taken_back_by_the_next_of_its_name(
     wait_until("no claim", lambda: chat.find("pvc", "chat-models") is None, seconds=120)
 
 
+@pytest.mark.slow
 def test_without_a_cache_all_pods_download_the_same_commit(
     operator: OperatorProcess, hub: HubServer
 ) -> None:

@@ -57,6 +57,7 @@ def test_throttling_and_a_stall_are_told_and_outlived(
     wait_until("Ready", lambda: is_ready(operator, "slow"), seconds=60)
 
 
+@pytest.mark.slow
 def test_what_a_claim_can_never_become_is_told_without_a_hot_loop(
     operator: OperatorProcess, hub: HubServer
 ) -> None:
@@ -122,6 +123,7 @@ def test_downloads_that_cannot_start_say_why(operator: OperatorProcess, hub: Hub
     delete(operator, "secretless", "classless", "claimless", "shelfless")
 
 
+@pytest.mark.slow
 def test_a_refused_token_is_told_and_tried_again_when_the_job_is_deleted(
     operator: OperatorProcess, hub: HubServer
 ) -> None:
