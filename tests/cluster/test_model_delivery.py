@@ -190,7 +190,7 @@ def test_a_claim_of_the_users_is_served_as_it_is(chat: OperatorProcess, hub: Hub
     wait_until("Ready", lambda: is_ready(chat, "shelf"), seconds=90)
     assert hub.requests == []
     assert not chat.get("jobs", "-l", "fastgen.dev/deployment=shelf")["items"]
-    delete(chat, "shelf")
+    delete(chat, "shelf", wait=False)
     assert chat.find("pvc", "chat-models") is not None
 
 
@@ -239,4 +239,4 @@ def test_without_a_cache_all_pods_download_the_same_commit(
     scale(operator, "pods", 2)
     wait_until("Ready", lambda: is_ready(operator, "pods"), seconds=120)
     assert 2 <= sent(hub) < 2.4
-    delete(operator, "pods")
+    delete(operator, "pods", wait=False)

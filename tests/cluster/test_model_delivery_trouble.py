@@ -120,7 +120,7 @@ def test_downloads_that_cannot_start_say_why(operator: OperatorProcess, hub: Hub
                       "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
     operator.kubectl("create", "-f", "-", stdin=json.dumps(claim))
     wait_until_delivered(operator, "claimless")
-    delete(operator, "secretless", "classless", "claimless", "shelfless")
+    delete(operator, "secretless", "classless", "claimless", "shelfless", wait=False)
 
 
 @pytest.mark.slow
@@ -140,4 +140,4 @@ def test_a_refused_token_is_told_and_tried_again_when_the_job_is_deleted(
     operator.kubectl("delete", "job", job["metadata"]["name"])
     wait_until_delivered(operator, "refused")
     assert operator.condition("refused", "Stalled")["status"] == "False"
-    delete(operator, "refused")
+    delete(operator, "refused", wait=False)

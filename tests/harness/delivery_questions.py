@@ -74,8 +74,9 @@ def create(operator: OperatorProcess, name: str, model: dict[str, Any], replicas
     )
 
 
-def delete(operator: OperatorProcess, *names: str) -> None:
-    operator.kubectl("delete", "fgd", *names, "--wait", "--cascade=foreground")
+def delete(operator: OperatorProcess, *names: str, wait: bool = True) -> None:
+    how = ("--wait", "--cascade=foreground") if wait else ("--wait=false",)
+    operator.kubectl("delete", "fgd", *names, *how)
 
 
 def ready(operator: OperatorProcess, name: str) -> dict[str, Any]:
