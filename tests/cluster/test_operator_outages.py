@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from api_proxy import ApiProxy, Fault, Request, nothing, proxy_to, some
+from api_proxy import BAD_DAYS, ApiProxy, Fault, Request, nothing, proxy_to
 from balancer_process import free_ports
 from cluster_access import wait_until
 from operator_process import OperatorProcess, operator_in
@@ -125,24 +125,7 @@ def test_broken_connections_are_made_again(
     wait_until("it again", lambda: operator.find("configmap", f"{chat}-slo"), seconds=20)
 
 
-def is_write(request: Request) -> bool:
-    return request.is_write
-
-
-def is_anything(_: Request) -> bool:
-    return True
-
-
-CONFLICT = Fault(
-    409, "the object has been modified; please apply your changes to the latest version"
-)
-DAYS = {
-    "429 and conflicts": some(0.3, is_write, Fault(429, retry_after=1), CONFLICT),
-    "5xx and broken connections": some(0.2, is_anything, Fault(500), Fault(503), Fault(0)),
-}
-
-
-@pytest.mark.parametrize("decide", DAYS.values(), ids=DAYS)
+@pytest.mark.parametrize("decide", BAD_DAYS.values(), ids=BAD_DAYS)
 def test_what_fails_now_and_then_converges_and_is_told_to_nobody(
     operator: OperatorProcess, behind: ApiProxy, decide: Callable[[Request], Fault | None]
 ) -> None:

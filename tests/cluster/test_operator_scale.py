@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from api_proxy import ApiProxy, Fault, Request, nothing, proxy_to, some
+from api_proxy import BAD_DAYS, ApiProxy, Fault, Request, nothing, proxy_to
 from balancer_process import free_ports
 from fleet import TEAMS, Fleet, fleet_of, patch_all, seconds_until
 
@@ -154,22 +154,9 @@ def test_three_minutes_without_a_network(running: Fleet, proxy: ApiProxy) -> Non
     assert running.operator.answers("/healthz")
 
 
-def is_write(request: Request) -> bool:
-    return request.is_write
-
-
-def is_anything(_: Request) -> bool:
-    return True
-
-
-CONFLICT = Fault(409, "the object has been modified; please apply your changes to the latest")
-DAYS = {
-    "429 and conflicts": some(0.3, is_write, Fault(429, retry_after=1), CONFLICT),
-    "5xx and broken connections": some(0.2, is_anything, Fault(500), Fault(503), Fault(0)),
-}
-
-
-@pytest.mark.parametrize(("decide", "replicas"), zip(DAYS.values(), (1, 2), strict=True), ids=DAYS)
+@pytest.mark.parametrize(
+    ("decide", "replicas"), zip(BAD_DAYS.values(), (1, 2), strict=True), ids=BAD_DAYS
+)
 def test_an_api_server_that_fails_now_and_then(
     running: Fleet, proxy: ApiProxy, decide: Callable[[Request], Fault | None], replicas: int
 ) -> None:

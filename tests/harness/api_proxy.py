@@ -69,6 +69,23 @@ def some(share: float, of: Callable[[Request], bool], *faults: Fault, seed: int 
     return decide
 
 
+def _is_write(request: Request) -> bool:
+    return request.is_write
+
+
+def _is_anything(_: Request) -> bool:
+    return True
+
+
+CONFLICT: Final = Fault(
+    409, "the object has been modified; please apply your changes to the latest version"
+)
+BAD_DAYS: Final = {
+    "429 and conflicts": some(0.3, _is_write, Fault(429, retry_after=1), CONFLICT),
+    "5xx and broken connections": some(0.2, _is_anything, Fault(500), Fault(503), Fault(0)),
+}
+
+
 @dataclass
 class ApiProxy:
     """Serves TLS with an authority of its own; `kubeconfig` leads through it."""
