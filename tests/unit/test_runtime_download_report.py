@@ -167,6 +167,8 @@ def test_what_a_person_reads(told: Told, line: str) -> None:
 def test_a_line_at_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # Programs that other tests ran in this process may have left a log with a closed stream.
+    monkeypatch.setattr(logging, "raiseExceptions", False)
     progress = Progress()
     progress.waits("throttled")
     with shown(progress, "m"):
