@@ -43,15 +43,15 @@ def test_a_foreign_object_is_reported_and_left_alone(operator: OperatorProcess) 
 
 
 def test_what_the_api_server_refuses_is_told_in_its_words(operator: OperatorProcess) -> None:
-    operator.create("refused", runtimeClassName="Not_A_Name")
+    operator.create("refused", nodeSelector={"not a label": "x"})
     stalled = wait_until(
         "the refusal",
         lambda: is_stalled(operator, "refused"),
         seconds=20,
     )
     assert stalled["reason"] == "ApplyRejected"
-    assert "runtimeClassName" in stalled["message"]
-    operator.patch("refused", {"runtimeClassName": None})
+    assert "nodeSelector" in stalled["message"]
+    operator.patch("refused", {"nodeSelector": None})
     wait_until("children", lambda: has_all_children(operator, "refused"), seconds=70)
     delete(operator, "refused")
 
