@@ -48,15 +48,19 @@ class Memory:
     """How often in a row the API server failed while the children were applied."""
     crashes: int = 0
     """How often in a row the operator itself failed."""
-    told: dict[Notice, datetime] = field(default_factory=dict)
-    """When each event of the last SAME_NOTICE_AFTER was written."""
+    told: dict[tuple[int, str, str], datetime] = field(default_factory=dict)
+    """When each event of the last SAME_NOTICE_AFTER was written, by generation, type and reason."""
 
-    def may_tell(self, notice: Notice, now: datetime) -> bool:
-        """Whether the event was not written lately; notes that it is now."""
+    def may_tell(self, notice: Notice, generation: int, now: datetime) -> bool:
+        """Whether nothing of this reason was told lately about this generation; notes that it is.
+
+        Who first sees a failure words it one way, who looks closer another way: that is one event.
+        """
         self.told = {each: at for each, at in self.told.items() if now - at < SAME_NOTICE_AFTER}
-        is_new = notice not in self.told
+        key = (generation, notice.type, notice.reason)
+        is_new = key not in self.told
         if is_new:
-            self.told[notice] = now
+            self.told[key] = now
         return is_new
 
 

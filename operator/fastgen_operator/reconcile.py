@@ -264,7 +264,7 @@ class Reconciler:
             return
         await self._cluster.apply_status(owner, status)
         for notice in notices_of(previous, status, result.created):
-            if memory.may_tell(notice, now):
+            if memory.may_tell(notice, owner.generation, now):
                 await self._tell(owner, notice, now)
 
     async def _tell(self, owner: Owner, notice: Notice, now: datetime) -> None:

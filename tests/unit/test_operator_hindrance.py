@@ -8,12 +8,14 @@ from observed_objects import NOW, OWNER, deployment, observed
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator import reconcile as reconcile_module
+from fastgen_operator.applying import SAME_NOTICE_AFTER, Memory
 from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.internal_error import INTERNAL_ERROR
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import owner_reference
 from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler, UnsettledError
 from fastgen_operator.settings import Images, Settings
+from fastgen_operator.status import Notice
 
 KEY = (OWNER.namespace, OWNER.name)
 RESOURCE = {
@@ -158,3 +160,13 @@ async def test_a_claim_whose_name_leads_elsewhere_is_not_asked_for() -> None:
     assert not [each for each in cluster.names if "/" in each]
     assert cluster.names
     assert ready_of(cluster.told[-1]) == ("False", "Downloading")
+
+
+def test_one_reason_is_one_event_of_a_generation() -> None:
+    memory = Memory()
+    first = Notice("Warning", "ChecksumMismatch", "model.gguf is damaged")
+    closer = Notice("Warning", "ChecksumMismatch", "model.gguf is damaged. The download is tried")
+    assert memory.may_tell(first, 1, NOW)
+    assert not memory.may_tell(closer, 1, NOW)
+    assert memory.may_tell(closer, 2, NOW)
+    assert memory.may_tell(closer, 1, NOW + SAME_NOTICE_AFTER)
