@@ -215,7 +215,8 @@ def _clear(kubernetes: Kubernetes, namespace: str) -> None:
         return
     here = ("-n", namespace)
     kubernetes.kubectl(*here, "delete", "fgd", "--all", "--wait")
-    kubernetes.kubectl(*here, "wait", "--for=delete", "deployment", "--all", "--timeout=60s")
+    # Those that a test made to be in the way, too.
+    kubernetes.kubectl(*here, "delete", "deployment", "--all", "--wait", "--timeout=120s")
     kubernetes.kubectl(*here, "delete", "pods", "--all", "--grace-period=1", "--wait")
 
 
