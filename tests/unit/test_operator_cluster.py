@@ -138,8 +138,9 @@ def test_what_is_refused_again_is_a_rejection(code: int, message: str, is_reject
 def test_an_event_is_told_again_after_a_while_and_forgotten_by_then() -> None:
     memory, now = Memory(), NOW
     for number in range(100):
-        assert memory.may_tell(Notice("Warning", "Crashed", f"attempt {number}"), now)
-        assert not memory.may_tell(Notice("Warning", "Crashed", f"attempt {number}"), now)
+        notice = Notice("Warning", f"Crashed{number}", "it did")
+        assert memory.may_tell(notice, 1, now)
+        assert not memory.may_tell(notice, 1, now)
         now += timedelta(minutes=1)
     assert len(memory.told) <= SAME_NOTICE_AFTER / timedelta(minutes=1)
-    assert memory.may_tell(Notice("Warning", "Crashed", "attempt 0"), now)
+    assert memory.may_tell(Notice("Warning", "Crashed0", "it did"), 1, now)
