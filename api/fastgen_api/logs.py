@@ -65,3 +65,20 @@ def _log_uncaught(
     logging.getLogger("fastgen").critical(
         "the process ends by an uncaught %s", kind.__name__, exc_info=(kind, error, trace)
     )
+
+
+def last_line(log: str) -> str:
+    """The last line of a program's log; of one that `JsonFormatter` wrote, message and error alone.
+
+    A traceback is told by its own last line.
+    """
+    line = next((each.strip() for each in reversed(log.splitlines()) if each.strip()), "")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(fields, dict):
+        return line
+    trace = str(fields.get("exception") or "").strip().splitlines()
+    told = [fields.get("message"), fields.get("error"), *trace[-1:]]
+    return ": ".join(str(each) for each in told if each) or line

@@ -1,11 +1,11 @@
 """Reads what an explanation rests on."""
 
 import asyncio
-import json
 import shlex
 from typing import Final
 
 from fastgen_api import names
+from fastgen_api.logs import last_line
 from fastgen_api.spec import KubernetesObject
 from fastgen_cli.cluster_reads import NotInstalledError, Reader, Refusal
 from fastgen_cli.errors import UserError
@@ -137,19 +137,3 @@ async def _last_lines(reader: Reader, pods: Objects) -> tuple[dict[str, str], li
         elif text.is_forbidden:
             refused.append(f"logs of pods: {text.message}")
     return lines, list(dict.fromkeys(refused))
-
-
-def last_line(log: str) -> str:
-    """The last line that says something; of a line of JSON its message and error."""
-    for line in reversed(log.splitlines()):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return line.strip()
-        if not isinstance(entry, dict):
-            return line.strip()
-        said = [str(entry[key]) for key in ("message", "error") if entry.get(key)]
-        return ": ".join(said) or line.strip()
-    return ""

@@ -1,11 +1,11 @@
 """Why a pod does not serve, in its own words or in Kubernetes', and what to do about it."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from fastgen_api.logs import last_line
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
@@ -167,7 +167,7 @@ def _crashed(pod: KubernetesObject) -> Problem | None:
             words = f"container {name} was killed because it took more memory than {told}"
             return Problem(OUT_OF_MEMORY, sentences(words, memory_remedy(pod, name)))
         words = f"container {name} exited with code {end['exitCode']} ({why})"
-        line = last_line(end.get("message", ""))
+        line = last_line(end.get("message", ""))[:MAX_LINE_LENGTH]
         told = f"{words}; its last words: {line}" if line else words
         return Problem(CRASHED, sentences(told, crash_remedy(pod, name)))
     return None
@@ -177,20 +177,6 @@ def _unmounted(pod: KubernetesObject, warnings: Mapping[str, str]) -> Problem | 
     """Pods whose containers wait for a volume or a network."""
     words = warnings.get(pod["metadata"]["name"])
     return Problem(NOT_MOUNTED, sentences(words, mount_remedy(pod, words))) if words else None
-
-
-def last_line(text: str) -> str:
-    """The last line of a log; of one of ours, what it says without the fields around it."""
-    line = next((each.strip() for each in reversed(text.splitlines()) if each.strip()), "")
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return line[-MAX_LINE_LENGTH:]
-    if not isinstance(fields, dict) or "message" not in fields:
-        return line[-MAX_LINE_LENGTH:]
-    trace = str(fields.get("exception", "")).strip().splitlines()
-    told = [str(fields["message"]), *trace[-1:]]
-    return ": ".join(told)[:MAX_LINE_LENGTH]
 
 
 def _containers(pod: KubernetesObject) -> Iterator[tuple[str, dict[str, Any]]]:

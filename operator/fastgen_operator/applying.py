@@ -97,7 +97,7 @@ class Applier:
         try:
             await self._cluster.check(tried)
         except ClusterError as error:
-            if error.is_farewell or error.is_race or not error.is_rejection:
+            if error.is_namespace_terminating or error.is_race or not error.is_rejection:
                 raise
             # Another part of the spec may be to blame; it is told when it is applied.
             return refusal(str(error), tried, spec)
@@ -145,7 +145,7 @@ class Applier:
             except ClusterError as error:
                 if error.is_kind_gone and identity[0] in MONITORING_KINDS:
                     continue  # Its watch will tell, and soon.
-                if error.is_farewell or error.is_race or not error.is_rejection:
+                if error.is_namespace_terminating or error.is_race or not error.is_rejection:
                     raise
                 problem = Problem(APPLY_REJECTED, f"{' '.join(identity)}: {error}")
                 if identity[0] == CLAIM and found:

@@ -54,7 +54,7 @@ class ClusterError(Exception):
         return self.code == 404 or KIND_TERMINATING in str(self)
 
     @property
-    def is_farewell(self) -> bool:
+    def is_namespace_terminating(self) -> bool:
         """Whether the namespace is being deleted, and our resource with it."""
         return self.code == 403 and TERMINATING in str(self)
 

@@ -12,6 +12,7 @@ from fastgen_api import names
 from fastgen_api.foreign_scaler import AUTOSCALER_KIND, aim_of
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import CHILD_KINDS
+from fastgen_operator.monitoring import MONITORING_KINDS
 
 ALL_NAMESPACES: Final = "*"
 
@@ -20,10 +21,7 @@ OBJECT_NAME: Final = re.compile(
 )
 MAX_OBJECT_NAME: Final = 253
 
-OPTIONAL_KINDS: Final = ("PodMonitor", "PrometheusRule")
-"""Kinds of children that a cluster serves only while their CustomResourceDefinitions are there."""
-
-OWN_KINDS: Final = tuple(dict.fromkeys((*CHILD_KINDS, *OPTIONAL_KINDS)))
+OWN_KINDS: Final = tuple(dict.fromkeys((*CHILD_KINDS, *MONITORING_KINDS)))
 """Kinds of children."""
 
 WATCHED_KINDS: Final = (*OWN_KINDS, "Pod", AUTOSCALER_KIND)

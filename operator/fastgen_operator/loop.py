@@ -112,7 +112,7 @@ class Loop:
             if again is not None:
                 self.ask(key, again)
         except (ClusterError, UnsettledError, TimeoutError) as error:
-            if isinstance(error, ClusterError) and error.is_farewell:
+            if isinstance(error, ClusterError) and error.is_namespace_terminating:
                 outcome = "ok"
                 self._queue.done(key)
             else:

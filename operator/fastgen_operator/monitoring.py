@@ -16,6 +16,7 @@ GROUP: Final = "monitoring.coreos.com"
 POD_MONITOR: Final = "PodMonitor"
 PROMETHEUS_RULE: Final = "PrometheusRule"
 MONITORING_KINDS: Final = (POD_MONITOR, PROMETHEUS_RULE)
+"""Kinds that a cluster serves only while their CustomResourceDefinitions are there."""
 
 SCRAPE_INTERVAL: Final = "5s"
 """The autoscaler's short window of 30 s is to hold four samples and one that is late."""

@@ -35,7 +35,7 @@ class Observed:
     scalers: tuple[ForeignScaler, ...] = ()
     """Other people's autoscalers of the resource and of its Deployments."""
     served: frozenset[str] = frozenset()
-    """Those of kinds.OPTIONAL_KINDS that the cluster knows: their definitions are installed."""
+    """Those of monitoring.MONITORING_KINDS whose definitions are installed."""
 
     warnings: Mapping[str, str] = field(default_factory=dict)
     """By the name of a pod whose containers are not made: what Kubernetes says about it."""

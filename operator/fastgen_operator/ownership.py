@@ -12,7 +12,7 @@ from fastgen_operator.owner import Owner
 NAME_CONFLICT = "NameConflict"
 
 
-class Claim(Enum):
+class Ownership(Enum):
     """What a FastGenDeployment may do with an object of a child's name."""
 
     FREE = "free"
@@ -23,10 +23,10 @@ class Claim(Enum):
     FOREIGN = "foreign"
 
 
-def claim_on(owner: Owner, found: KubernetesObject | None) -> Claim:
+def ownership_of(owner: Owner, found: KubernetesObject | None) -> Ownership:
     """Judges by the controller reference; an orphan that carries our labels is taken back."""
     if found is None:
-        return Claim.FREE
+        return Ownership.FREE
     metadata = found["metadata"]
     controller = _controller(found)
     if controller is None:
@@ -35,11 +35,11 @@ def claim_on(owner: Owner, found: KubernetesObject | None) -> Claim:
             labels.get(names.MANAGED_BY_LABEL) == names.OPERATOR_MANAGER
             and labels.get(names.DEPLOYMENT_LABEL) == owner.name
         )
-        return Claim.OURS if is_orphan else Claim.FOREIGN
+        return Ownership.OURS if is_orphan else Ownership.FOREIGN
     if controller["uid"] == owner.uid:
-        return Claim.LEAVING if metadata.get("deletionTimestamp") else Claim.OURS
+        return Ownership.LEAVING if metadata.get("deletionTimestamp") else Ownership.OURS
     is_namesake = (controller["kind"], controller["name"]) == (names.KIND, owner.name)
-    return Claim.LEAVING if is_namesake else Claim.FOREIGN
+    return Ownership.LEAVING if is_namesake else Ownership.FOREIGN
 
 
 def may_prune(owner: Owner, found: KubernetesObject) -> bool:
@@ -51,7 +51,9 @@ def may_prune(owner: Owner, found: KubernetesObject) -> bool:
     was_applied = APPLIED_ANNOTATION in (metadata.get("annotations") or {})
     is_made = _controller(found) is not None or was_applied
     return (
-        is_made and claim_on(owner, found) is Claim.OURS and is_object_name(str(metadata["name"]))
+        is_made
+        and ownership_of(owner, found) is Ownership.OURS
+        and is_object_name(str(metadata["name"]))
     )
 
 

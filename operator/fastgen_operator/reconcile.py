@@ -22,7 +22,7 @@ from fastgen_operator.mounts import mount_warning, pods_to_ask_about
 from fastgen_operator.observed import Observed, Problem, deployment_of
 from fastgen_operator.obsolete import obsolete_conditions
 from fastgen_operator.owner import Owner, owner_of
-from fastgen_operator.ownership import Claim, claim_on, conflict
+from fastgen_operator.ownership import Ownership, conflict, ownership_of
 from fastgen_operator.pause import missing_children
 from fastgen_operator.queue import Key
 from fastgen_operator.rollout import RolloutDecision, decide_rollout, rollout_state
@@ -168,7 +168,7 @@ class Reconciler:
         except ClusterError as error:
             memory.errors += 1
             # One refused or lost request is no news, and a lost one could not be told anyway.
-            if error.is_farewell or memory.errors < ERRORS_TO_TELL:
+            if error.is_namespace_terminating or memory.errors < ERRORS_TO_TELL:
                 raise
             words = f"the API server does not take the change, which is tried again: {error}"
             return Result(observed, hindrance=Problem(API_SERVER_ERROR, words)), error
@@ -232,10 +232,10 @@ class Reconciler:
             found = observed.children.get((kind, name)) or await self._cluster.get(
                 kind, owner.namespace, name
             )
-            match claim_on(owner, found):
-                case Claim.FOREIGN:
+            match ownership_of(owner, found):
+                case Ownership.FOREIGN:
                     return Result(observed, conflict(found, owner))
-                case Claim.LEAVING:
+                case Ownership.LEAVING:
                     raise UnsettledError(f"{kind} {name} is still being deleted")
             current[kind, name] = found
         if refused := await self._applier.try_template(owner, spec, delivery, observed, memory):

@@ -10,7 +10,7 @@ from fastgen_api.spec import KubernetesObject
 
 MISSING: Final = re.compile(r"(?:secret|configmap) \"[^\"]+\" not found")
 MISSING_KEY: Final = re.compile(r"(?:couldn't find|references non-existent \w+) key")
-CLAIM: Final = re.compile(r"persistentvolumeclaim|PersistentVolumeClaims|claim")
+ABOUT_CLAIMS: Final = re.compile(r"persistentvolumeclaim|PersistentVolumeClaims|claim")
 TRY_AGAIN: Final = "Kubernetes tries again by itself"
 
 
@@ -56,7 +56,7 @@ def mount_remedy(pod: KubernetesObject, words: str) -> str:
     """About a volume that cannot be mounted."""
     if MISSING.search(words) or MISSING_KEY.search(words):
         return configuration_remedy(pod, "", words)
-    if CLAIM.search(words):
+    if ABOUT_CLAIMS.search(words):
         return "Correct spec.model or spec.podTemplate, or make the claim"
     return f"{TRY_AGAIN}; kubectl describe pod {pod['metadata']['name']} tells more"
 
@@ -89,7 +89,7 @@ def room_remedy(pod: KubernetesObject) -> str:
 
 def placement_remedy(pod: KubernetesObject, words: str) -> str:
     """About a pod that no node takes for another reason than room."""
-    if CLAIM.search(words):
+    if ABOUT_CLAIMS.search(words):
         return "Look at the claim: kubectl describe pvc; its storage class must exist and have room"
     if component_of(pod) == Component.BALANCER:
         return "Make a node ready that takes pods"

@@ -138,11 +138,7 @@ def _same(newcomer: Any, running: Any) -> bool:
 
 def _tolerates(newcomer: Mapping[str, Any], running: Mapping[str, Any]) -> bool:
     """Whether a pod tolerates what another does, aside from what admission adds by itself."""
-    added = {
-        *requests_of(running),
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
-    }
+    added = {*requests_of(running), *NODE_TAINTS}
     ours = newcomer.get("tolerations") or ()
     return all(
         each in ours or each.get("key") in added for each in running.get("tolerations") or ()

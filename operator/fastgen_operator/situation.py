@@ -20,7 +20,7 @@ from fastgen_operator.rollout_room import EXCEEDED_QUOTA, is_lack_of_room
 
 FORBIDDEN_POD: Final = re.compile(r'^pods "[^"]*" is forbidden: ')
 """With a name that is another one at each try."""
-CLAIM: Final = re.compile(r"persistentvolumeclaim", re.IGNORECASE)
+ABOUT_CLAIMS: Final = re.compile(r"persistentvolumeclaim", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _awaits_room(pod: KubernetesObject, state: RolloutState) -> bool:
 
 def _without_node(pod: KubernetesObject) -> Problem | None:
     found = unschedulable(pod)
-    return None if found is None or CLAIM.search(found.message) else found
+    return None if found is None or ABOUT_CLAIMS.search(found.message) else found
 
 
 def _uncreated(failure: Problem | None) -> Problem | None:

@@ -12,12 +12,12 @@ from fastgen_api.spec import KubernetesObject
 from fastgen_operator.children import id_of
 from fastgen_operator.kinds import (
     ALL_NAMESPACES,
-    OPTIONAL_KINDS,
     OWN_KINDS,
     WATCHED_KINDS,
     deployment_of,
     version_of,
 )
+from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.observed import Observed
 from fastgen_operator.obsolete import is_our_status
 from fastgen_operator.queue import Key
@@ -220,7 +220,7 @@ class Store:
             children={id_of(child): child for child in children},
             pods=tuple(self._of("Pod", key)),
             scalers=foreign_scalers(self._of(AUTOSCALER_KIND, key), key[1]),
-            served=frozenset(kind for kind in OPTIONAL_KINDS if self._serves(kind, key[0])),
+            served=frozenset(kind for kind in MONITORING_KINDS if self._serves(kind, key[0])),
         )
 
     def _of(self, kind: str, key: Key) -> Iterator[KubernetesObject]:

@@ -18,7 +18,8 @@ from fastgen_api.spec import KubernetesObject
 from fastgen_operator.cluster import Cluster
 from fastgen_operator.cluster_error import ClusterError, failure_of
 from fastgen_operator.health import WATCH_LIMIT_SECONDS
-from fastgen_operator.kinds import OPTIONAL_KINDS, OUR_LABELS, is_labelled, path_of
+from fastgen_operator.kinds import OUR_LABELS, is_labelled, path_of
+from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.queue import Key
 from fastgen_operator.store import HistoryError, Shelf
 
@@ -232,7 +233,7 @@ class Watch:
             self._hear()
             self._must_list = True
         if ending is Ending.ABSENT or (
-            ending is Ending.REFUSED and self.shelf.kind in OPTIONAL_KINDS
+            ending is Ending.REFUSED and self.shelf.kind in MONITORING_KINDS
         ):
             self._vanish()
             return

@@ -22,7 +22,8 @@ from operator_process import OperatorProcess, operator_in
 from operator_questions import delete, has_all_children, pull_failed_and_quiet, settled_writes
 
 from fastgen_api import names
-from fastgen_operator.kinds import OPTIONAL_KINDS, WATCHED_KINDS, path_of
+from fastgen_operator.kinds import WATCHED_KINDS
+from fastgen_operator.monitoring import MONITORING_KINDS, path_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -153,7 +154,7 @@ NO_LEADER = Fault(500, "etcdserver: no leader", in_stream=True)
 def test_an_error_inside_the_watches_is_lived_with(
     operator: OperatorProcess, behind: ApiProxy, chat: str
 ) -> None:
-    kinds = [names.KIND, *(kind for kind in WATCHED_KINDS if kind not in OPTIONAL_KINDS)]
+    kinds = [names.KIND, *(kind for kind in WATCHED_KINDS if kind not in MONITORING_KINDS)]
     waiting = {path_of(kind, operator.namespace) for kind in kinds}
 
     def once_each(request: Request) -> Fault | None:

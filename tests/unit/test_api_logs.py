@@ -6,7 +6,9 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
-from fastgen_api.logs import JsonFormatter
+import pytest
+
+from fastgen_api.logs import JsonFormatter, last_line
 
 
 def line_of(message: str, *arguments: object, **extra: object) -> dict[str, object]:
@@ -69,3 +71,23 @@ def test_a_process_writes_nothing_but_lines() -> None:
     assert "ZeroDivisionError" in failed["exception"]
     assert uncaught["message"] == "the process ends by an uncaught LookupError"
     assert "no such thing" in uncaught["exception"]
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("a\nb\n\n", "b"),
+        (json.dumps({"level": "error", "message": "no weights"}), "no weights"),
+        (json.dumps({"message": "it ends", "exception": "Traceback\n  x\nValueError: y"}),
+         "it ends: ValueError: y"),
+        ('{"message": "cannot load", "error": "no file"}\n', "cannot load: no file"),
+        ('{"level": "info"}', '{"level": "info"}'),
+        ('vel": "error", "message": "cut"}', 'vel": "error", "message": "cut"}'),
+        ("[1]", "[1]"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)  # fmt: skip
+def test_the_last_line_of_a_log_says_what_happened(log: str, line: str) -> None:
+    assert last_line(log) == line

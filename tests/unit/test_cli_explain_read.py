@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fastgen_api import names
 from fastgen_cli.cluster_reads import Reader, Refusal
-from fastgen_cli.explain_read import kubectl_flags, last_line
+from fastgen_cli.explain_read import kubectl_flags
 from fastgen_cli.kubeconfig import NoClusterError, Target, choose
 from fastgen_cli.plugin import app
 
@@ -167,20 +167,6 @@ def test_without_a_cluster_there_is_one_sentence_and_exit_2(
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert "No cluster to ask" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        ("one\ntwo\n\n", "two"),
-        ('{"message": "cannot load", "error": "no file"}\n', "cannot load: no file"),
-        ('{"level": "info"}', '{"level": "info"}'),
-        ("[1, 2]", "[1, 2]"),
-        ("", ""),
-    ],
-)
-def test_the_last_line_of_a_log_is_what_it_says(log: str, line: str) -> None:
-    assert last_line(log) == line
 
 
 def test_commands_reach_the_same_cluster() -> None:

@@ -1,6 +1,5 @@
 """The sentences that tell what is amiss with a pod and what to do about it."""
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from observed_objects import NOW, container, crashed, pod
 
 from fastgen_api.names import Component
-from fastgen_operator.ailments import first_ailment, last_line
+from fastgen_operator.ailments import first_ailment
 from fastgen_operator.mounts import USUAL, mount_warning, pods_to_ask_about
 from fastgen_operator.observed import Observed, Problem
 
@@ -89,24 +88,6 @@ def test_a_crash_is_told_with_the_last_line_of_the_log_and_where_to_find_more() 
         "container runtime exited with code 1 (Error); its last words: RuntimeError: no such "
         "operator. See: kubectl -n team logs pod-1 -c runtime --previous",
     )
-
-
-@pytest.mark.parametrize(
-    ("log", "line"),
-    [
-        ("", ""),
-        ("\n \n", ""),
-        ("a\nb\n", "b"),
-        (json.dumps({"level": "error", "message": "no weights"}), "no weights"),
-        (json.dumps({"message": "it ends", "exception": "Traceback\n  x\nValueError: y"}),
-         "it ends: ValueError: y"),
-        ('vel": "error", "message": "cut"}', 'vel": "error", "message": "cut"}'),
-        ("[1]", "[1]"),
-        ("x" * 5000, "x" * 400),
-    ],
-)  # fmt: skip
-def test_the_last_line_of_a_log_says_what_happened(log: str, line: str) -> None:
-    assert last_line(log) == line
 
 
 def creating(name: str, waited: timedelta, component: Component = Component.REPLICA) -> Any:

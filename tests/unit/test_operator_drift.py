@@ -16,7 +16,7 @@ from fastgen_operator.drift import (
 )
 from fastgen_operator.fingerprint import POD_TEMPLATE_ANNOTATION, TEMPLATE_ANNOTATION
 from fastgen_operator.owner import Owner, owner_reference
-from fastgen_operator.ownership import Claim, claim_on, conflict
+from fastgen_operator.ownership import Ownership, conflict, ownership_of
 from fastgen_operator.settings import Images, Settings
 
 OWNER = Owner("chat", "team", "uid-1")
@@ -189,26 +189,26 @@ def owned_by(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "claim"),
+    ("found", "whose"),
     [
-        (None, Claim.FREE),
-        (owned_by(), Claim.OURS),
-        (OURS, Claim.OURS),
-        ({"kind": "Service", "metadata": {"name": "chat"}}, Claim.FOREIGN),
-        (owned_by(uid="uid-0"), Claim.LEAVING),
-        (owned_by(uid="uid-0", name="other"), Claim.FOREIGN),
-        (owned_by(uid="uid-0", kind="Ingress"), Claim.FOREIGN),
+        (None, Ownership.FREE),
+        (owned_by(), Ownership.OURS),
+        (OURS, Ownership.OURS),
+        ({"kind": "Service", "metadata": {"name": "chat"}}, Ownership.FOREIGN),
+        (owned_by(uid="uid-0"), Ownership.LEAVING),
+        (owned_by(uid="uid-0", name="other"), Ownership.FOREIGN),
+        (owned_by(uid="uid-0", kind="Ingress"), Ownership.FOREIGN),
     ],
     ids=["free", "ours", "orphan", "foreign", "namesake", "other", "other-kind"],
 )
-def test_whose_an_object_is(found: dict[str, Any] | None, claim: Claim) -> None:
-    assert claim_on(OWNER, found) is claim
+def test_whose_an_object_is(found: dict[str, Any] | None, whose: Ownership) -> None:
+    assert ownership_of(OWNER, found) is whose
 
 
 def test_a_child_that_is_being_deleted_is_waited_for() -> None:
     found = owned_by()
     found["metadata"]["deletionTimestamp"] = "2025-01-01T00:00:00Z"
-    assert claim_on(OWNER, found) is Claim.LEAVING
+    assert ownership_of(OWNER, found) is Ownership.LEAVING
 
 
 def test_a_conflict_names_the_object_its_owner_and_the_way_out() -> None:

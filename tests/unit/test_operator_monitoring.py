@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fastgen_api.spec import SLO, Model, Scaling, ScalingMode, Spec
 from fastgen_balancer.decision import Rule
 from fastgen_operator.children import make_children
-from fastgen_operator.kinds import OPTIONAL_KINDS
 from fastgen_operator.monitoring import FAST, MONITORING_KINDS, NO_SIGNAL, SLOW, burn_limit
 from fastgen_operator.owner import Owner
 from fastgen_operator.settings import Settings, SettingsError, settings_from
@@ -37,10 +36,6 @@ def alerts(spec: Spec = SPEC) -> dict[str, Any]:
 @pytest.mark.parametrize("served", [(), ("PodMonitor",), ("PrometheusRule",), MONITORING_KINDS])
 def test_only_kinds_that_the_cluster_knows_are_made(served: tuple[str, ...]) -> None:
     assert tuple(made(served=served)) == served
-
-
-def test_the_kinds_are_those_that_are_looked_for() -> None:
-    assert MONITORING_KINDS == OPTIONAL_KINDS
 
 
 def test_they_can_be_switched_off_and_labelled() -> None:

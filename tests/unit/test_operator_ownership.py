@@ -13,7 +13,7 @@ from fastgen_operator.drift import content_fingerprint, is_applied, with_applied
 from fastgen_operator.foreign_scaler import give_way
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner, child_metadata
-from fastgen_operator.ownership import Claim, claim_on, conflict, may_prune
+from fastgen_operator.ownership import Ownership, conflict, may_prune, ownership_of
 from fastgen_operator.pause import missing_children
 from fastgen_operator.settings import Images, Settings
 from fastgen_operator.situation import Outcome
@@ -33,30 +33,33 @@ def reference(kind: str, name: str, uid: str, controller: bool = True) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "claim"),
+    ("metadata", "whose"),
     [
-        ({"ownerReferences": [reference("FastGenDeployment", "chat", "uid-1")]}, Claim.OURS),
+        ({"ownerReferences": [reference("FastGenDeployment", "chat", "uid-1")]}, Ownership.OURS),
         ({"ownerReferences": [reference("FastGenDeployment", "chat", "uid-1")],
-          "deletionTimestamp": "2025-01-01T00:00:00Z"}, Claim.LEAVING),
-        ({"ownerReferences": [reference("FastGenDeployment", "chat", "uid-0")]}, Claim.LEAVING),
-        ({"ownerReferences": [reference("FastGenDeployment", "other", "uid-2")]}, Claim.FOREIGN),
+          "deletionTimestamp": "2025-01-01T00:00:00Z"}, Ownership.LEAVING),
+        ({"ownerReferences": [reference("FastGenDeployment", "chat", "uid-0")]}, Ownership.LEAVING),
+        ({"ownerReferences": [reference("FastGenDeployment", "other", "uid-2")]},
+         Ownership.FOREIGN),
         ({"ownerReferences": [reference("HelmRelease", "chat", "uid-3")], "labels": OURS},
-         Claim.FOREIGN),
+         Ownership.FOREIGN),
         ({"ownerReferences": [reference("Cluster", "c", "uid-4", controller=False)]},
-         Claim.FOREIGN),
-        ({"labels": OURS}, Claim.OURS),
+         Ownership.FOREIGN),
+        ({"labels": OURS}, Ownership.OURS),
         ({"labels": OURS, "ownerReferences": [
-            reference("Cluster", "c", "uid-4", controller=False)]}, Claim.OURS),
-        ({"labels": OURS | {"fastgen.dev/deployment": "other"}}, Claim.FOREIGN),
-        ({"labels": OURS | {"app.kubernetes.io/managed-by": "Helm"}}, Claim.FOREIGN),
-        ({}, Claim.FOREIGN),
+            reference("Cluster", "c", "uid-4", controller=False)]}, Ownership.OURS),
+        ({"labels": OURS | {"fastgen.dev/deployment": "other"}}, Ownership.FOREIGN),
+        ({"labels": OURS | {"app.kubernetes.io/managed-by": "Helm"}}, Ownership.FOREIGN),
+        ({}, Ownership.FOREIGN),
     ],
     ids=["ours", "leaving", "of-a-namesake", "of-another", "controlled-by-another",
          "owned-without-control", "orphan", "orphan-with-an-owner", "orphan-of-another",
          "made-by-helm", "bare"],
 )  # fmt: skip
-def test_whose_an_object_is(metadata: Any, claim: Claim) -> None:
-    assert claim_on(OWNER, {"kind": "Service", "metadata": {"name": "chat"} | metadata}) is claim
+def test_whose_an_object_is(metadata: Any, whose: Ownership) -> None:
+    assert (
+        ownership_of(OWNER, {"kind": "Service", "metadata": {"name": "chat"} | metadata}) is whose
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_only_what_the_operator_made_is_pruned(metadata: Any, is_deleted: bool) 
 
 
 def test_what_is_not_there_is_free() -> None:
-    assert claim_on(OWNER, None) is Claim.FREE
+    assert ownership_of(OWNER, None) is Ownership.FREE
 
 
 def test_a_conflict_names_the_object_its_owner_and_the_way_out() -> None:
@@ -258,4 +261,7 @@ def test_a_job_that_has_done_its_work_is_not_missing() -> None:
 def test_every_child_carries_what_it_is_taken_back_by() -> None:
     metadata = child_metadata(OWNER, "chat-models", Component.DOWNLOAD)
     del metadata["ownerReferences"]
-    assert claim_on(OWNER, {"kind": "PersistentVolumeClaim", "metadata": metadata}) is Claim.OURS
+    assert (
+        ownership_of(OWNER, {"kind": "PersistentVolumeClaim", "metadata": metadata})
+        is Ownership.OURS
+    )

@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fastgen_api import names
 from fastgen_api.foreign_scaler import AUTOSCALER_KIND
-from fastgen_operator.kinds import OPTIONAL_KINDS, WATCHED_KINDS
+from fastgen_operator.kinds import WATCHED_KINDS
+from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.store import HistoryError, Shelf, Store
 
 KEY = ("team", "chat")
@@ -156,7 +157,7 @@ def test_observing_needs_a_list_of_every_kind_that_the_cluster_serves() -> None:
     store = Store()
     assert set(store.missing("team")) == set(WATCHED_KINDS)
     for shelf in store.shelves:
-        if shelf.kind in OPTIONAL_KINDS:
+        if shelf.kind in MONITORING_KINDS:
             shelf.is_served = False
         else:
             fill(shelf, 1)
