@@ -22,8 +22,8 @@ from operator_process import OperatorProcess, operator_in
 from operator_questions import delete, has_all_children, pull_failed_and_quiet, settled_writes
 
 from fastgen_api import names
-from fastgen_operator.kinds import WATCHED_KINDS
-from fastgen_operator.monitoring import MONITORING_KINDS, path_of
+from fastgen_operator.kinds import WATCHED_KINDS, path_of
+from fastgen_operator.monitoring import MONITORING_KINDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -155,7 +155,7 @@ def test_three_minutes_without_a_network(running: Fleet, proxy: ApiProxy) -> Non
 
 
 @pytest.mark.parametrize(
-    ("decide", "replicas"), zip(BAD_DAYS.values(), (1, 2), strict=True), ids=BAD_DAYS
+    ("decide", "replicas"), list(zip(BAD_DAYS.values(), (1, 2), strict=True)), ids=BAD_DAYS
 )
 def test_an_api_server_that_fails_now_and_then(
     running: Fleet, proxy: ApiProxy, decide: Callable[[Request], Fault | None], replicas: int
