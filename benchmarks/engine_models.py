@@ -51,7 +51,7 @@ def load_runner(model: str, num_blocks: int, most_tokens: int, most_requests: in
 def _write_small(folder: Path) -> None:
     rng = np.random.default_rng(0)
     hidden, inner = int(SMALL["hidden_size"]), int(SMALL["intermediate_size"])
-    shapes = {"model.embed_tokens": (int(SMALL["vocab_size"]), hidden)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (int(SMALL["vocab_size"]), hidden)}
     for number in range(int(SMALL["num_hidden_layers"])):
         layer = f"model.layers.{number}"
         shapes |= {

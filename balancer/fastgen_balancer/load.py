@@ -80,7 +80,7 @@ class LoadPoller:
         async with grpc.aio.insecure_channel(
             endpoint.grpc_address, options=CHANNEL_OPTIONS
         ) as channel:
-            stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
             while True:
                 asked_at = self._clock()
                 try:

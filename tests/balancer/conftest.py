@@ -18,7 +18,7 @@ def balance(tmp_path: Path) -> Balance:
     def run(*replicas: str, arguments: tuple[str, ...] = ()) -> object:
         return balancing(tmp_path, *replicas, arguments=arguments)
 
-    return run  # type: ignore[return-value]
+    return run
 
 
 @pytest.fixture

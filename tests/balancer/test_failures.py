@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import httpx2
 import pytest
-from balancer_process import complete, generate, idle
+from balancer_process import Balancer, complete, generate, idle
 from small_replica import Replica, serving
 
 from fastgen_api.names import Header, Metric
@@ -67,7 +67,7 @@ async def test_a_crash_before_the_first_token_is_tried_once_elsewhere(
         assert await balancer.metric(Metric.RETRIES) == 1
 
 
-async def _endpoints(balancer, number: int) -> bool:
+async def _endpoints(balancer: Balancer, number: int) -> bool:
     return await balancer.metric(Metric.ENDPOINTS) == number
 
 
@@ -110,7 +110,7 @@ async def test_full_replicas_are_tried_elsewhere(
         assert await balancer.metric(Metric.REQUESTS) == 2
 
 
-async def _refused(balancer, number: int) -> bool:
+async def _refused(balancer: Balancer, number: int) -> bool:
     return await balancer.metric(Metric.REQUESTS, outcome="refused") == number
 
 
@@ -200,7 +200,7 @@ async def test_a_full_replica_makes_requests_wait(
         await balancer.eventually(lambda: idle(balancer))
 
 
-async def _queued(balancer, number: int) -> bool:
+async def _queued(balancer: Balancer, number: int) -> bool:
     return await balancer.metric(Metric.QUEUED_REQUESTS) == number
 
 

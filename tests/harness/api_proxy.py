@@ -15,6 +15,7 @@ from typing import Any, Final
 import aiohttp
 import yaml
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from certificates import make_certificate
 
 HOP_BY_HOP: Final = frozenset(
@@ -177,13 +178,12 @@ class ApiProxy:
         return web.Response(status=fault.code or 500, headers=headers, body=body)
 
     @web.middleware
-    async def _count_connection(self, incoming: web.Request, handler: Any) -> web.StreamResponse:
-        transport = incoming.transport
+    async def _count_connection(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
         assert transport
         self._connections.add(transport)
         try:
-            answer: web.StreamResponse = await handler(incoming)
-            return answer
+            return await handler(request)
         finally:
             self._connections.discard(transport)
 

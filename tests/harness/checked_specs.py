@@ -28,4 +28,4 @@ def with_field(path: str, value: Any) -> dict[str, Any]:
 
 def create(client: Client, spec: dict[str, Any], name: str = "m") -> None:
     """Asks the API server to check a resource as for a creation; raises ApiError."""
-    client.create(Resource(metadata={"name": name}, spec=copy.deepcopy(spec)))
+    client.create(Resource.from_dict({"metadata": {"name": name}, "spec": copy.deepcopy(spec)}))

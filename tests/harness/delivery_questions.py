@@ -86,7 +86,7 @@ def ready(operator: OperatorProcess, name: str) -> dict[str, Any]:
 def is_ready(operator: OperatorProcess, name: str) -> bool:
     found = operator.get("fgd", name)
     conditions = {each["type"]: each for each in found.get("status", {}).get("conditions", ())}
-    return (
+    return bool(
         conditions.get("Ready", {}).get("status") == "True"
         and found["status"]["observedGeneration"] == found["metadata"]["generation"]
     )

@@ -51,7 +51,9 @@ def reference_model(path: Path) -> LlamaForCausalLM:
     model.tie_weights()
     # Else `generate` would stop where a test asks it to go on.
     model.generation_config.eos_token_id = None
-    return model.float().eval()
+    model.float()
+    model.eval()
+    return model
 
 
 @cache
@@ -63,6 +65,7 @@ def reference_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     that the model was published with.
     """
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
     backend = tokenizer.backend_tokenizer
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), backend.pre_tokenizer]
@@ -92,10 +95,11 @@ def greedy_ids(
 def greedy_texts(path: Path, prompts: Sequence[str], num_tokens: int) -> list[str]:
     """Greedy continuation of each plain prompt, at most `num_tokens` tokens."""
     model, tokenizer = reference_model(path), reference_tokenizer(path)
-    return [
-        tokenizer.decode(
-            greedy_ids(model, tokenizer(prompt)["input_ids"], num_tokens, [tokenizer.eos_token_id]),
-            skip_special_tokens=True,
-        )
-        for prompt in prompts
-    ]
+    texts = []
+    for prompt in prompts:
+        prompt_ids = tokenizer(prompt)["input_ids"]
+        ids = greedy_ids(model, prompt_ids, num_tokens, [tokenizer.eos_token_id])
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        assert isinstance(text, str), "one sequence has one text"
+        texts.append(text)
+    return texts

@@ -280,8 +280,8 @@ def serving_hub(
         log_level="critical",
         lifespan="off",
         ws="none",
-        ssl_certfile=certificate and certificate.certificate,
-        ssl_keyfile=certificate and certificate.key,
+        ssl_certfile=certificate.certificate if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
         timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)

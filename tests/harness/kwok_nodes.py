@@ -53,7 +53,7 @@ def kwok_nodes(
     programs = ensure_programs(Settings.from_environment().cache, (KWOK,))
     run = uuid.uuid4().hex[:6]
     nodes = Nodes(tuple(f"kwok-{run}-{number}" for number in range(count)), run)
-    command = [
+    command: list[str | Path] = [
         programs.kwok,
         f"--kubeconfig={cluster.kubeconfig}",
         f"--config={STAGES}",

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 from commands import Commands
@@ -43,7 +44,7 @@ class ReadyPods:
 def ready_pods(cluster: Commands, namespace: str, name: str, present: int) -> Iterator[ReadyPods]:
     """Watches the replicas of a FastGenDeployment that has `present` ready pods."""
     selector = f"fastgen.dev/deployment={name},app.kubernetes.io/component=replica"
-    words = [
+    words: list[str | Path] = [
         *(cluster.cluster.kubectl, f"--kubeconfig={cluster.kubeconfig}", f"-n={namespace}"),
         *("get", "pods", f"-l={selector}", "--watch", "--output-watch-events", "-o=json"),
     ]

@@ -48,7 +48,10 @@ class ReplicaProcess:
     def load(self) -> inference_pb2.GetLoadResponse:
         with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel:
             stub = inference_pb2_grpc.InferenceServiceStub(channel)
-            return stub.GetLoad(inference_pb2.GetLoadRequest(), timeout=10)
+            load: inference_pb2.GetLoadResponse = stub.GetLoad(
+                inference_pb2.GetLoadRequest(), timeout=10
+            )
+            return load
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one sample."""

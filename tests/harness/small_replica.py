@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
@@ -54,9 +54,10 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
         )
 
     async def Generate(  # noqa: N802
-        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.GenerateResponse]:
-        self.seen.append(dict(context.invocation_metadata()))
+        pairs = context.invocation_metadata() or ()
+        self.seen.append({key: value for key, value in pairs if isinstance(value, str)})
         self._crash(request.text)
         if self.refuse:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
@@ -101,7 +102,7 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
             os._exit(9)
 
     @contextlib.contextmanager
-    def _counted(self) -> Any:
+    def _counted(self) -> Iterator[None]:
         self.running += 1
         try:
             yield
@@ -110,6 +111,13 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
             raise
         finally:
             self.running -= 1
+
+
+class _WebServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to the process that it is part of."""
+        yield
 
 
 def timing(prompt: str) -> tuple[float, float]:
@@ -134,8 +142,7 @@ async def serving(replica: Replica, host: str = "127.0.0.1") -> AsyncIterator[st
             Route("/v1/models", replica.models),
         ]
     )
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    server = _WebServer(uvicorn.Config(app, log_level="warning", lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield f"{host}:{listener.getsockname()[1]}:{grpc_port}"

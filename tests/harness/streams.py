@@ -8,9 +8,10 @@ import openai
 
 def chat(url: str, model: str, prompt: str, **options: Any) -> openai.Stream[Any]:
     client = openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
-    return client.chat.completions.create(
+    stream: openai.Stream[Any] = client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": prompt}], stream=True, **options
     )
+    return stream
 
 
 def channel(address: str) -> grpc.Channel:

@@ -37,7 +37,7 @@ def write_tiny_model(folder: Path, num_shards: int = 2, **changes: Any) -> Path:
     if num_shards == 1:
         save_file(tensors, folder / "model.safetensors")
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number in range(num_shards):
         file = f"model-{number + 1:05}-of-{num_shards:05}.safetensors"
         part = {name: tensors[name] for name in names[number::num_shards]}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers.generation import (
+from transformers.generation.logits_process import (
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,

@@ -108,10 +108,10 @@ def test_prompts_and_next_tokens(
         for row, token, distribution in zip(prompt_logprobs, ids[1:], wanted, strict=False):
             check(row, token, distribution)
         assert [result.token_id is None for result in told[:-1]] == [True] * (len(told) - 1)
-        token, logprobs = told[-1].token_id, told[-1].logprobs
-        assert token is not None
-        assert logprobs is not None
-        check(logprobs, token, wanted[-1])
+        last = told[-1]
+        assert last.token_id is not None
+        assert last.logprobs is not None
+        check(last.logprobs, last.token_id, wanted[-1])
 
 
 def test_nothing_is_told_that_nobody_asked_for(runner: Runner, prompts: list[list[int]]) -> None:

@@ -161,11 +161,12 @@ def test_longrope(
 def test_longrope_as_phi3_stores_it() -> None:
     """The original length beside the scaling: factor 32 follows from both lengths."""
     short, long = [1.0 + pair / 50 for pair in range(48)], [1.0 + pair / 2 for pair in range(48)]
-    config = Phi3Config(
-        max_position_embeddings=131072,
-        original_max_position_embeddings=4096,
-        rope_scaling={"type": "longrope", "short_factor": short, "long_factor": long},
-    )
+    stored: dict[str, Any] = {
+        "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096,
+        "rope_scaling": {"type": "longrope", "short_factor": short, "long_factor": long},
+    }
+    config = Phi3Config(**stored)
     scaling = RopeScaling(
         RopeKind.LONGROPE,
         32.0,

@@ -209,7 +209,7 @@ async def test_usage_with_every_chunk(replica: ReplicaProcess) -> None:
     async with replica.openai() as client:
         stream = await client.completions.create(
             model=MODEL, prompt=FRANCE, max_tokens=4, temperature=0, stream=True,
-            stream_options={"include_usage": True, "continuous_usage_stats": True},  # type: ignore[typeddict-unknown-key]
+            stream_options={"include_usage": True, "continuous_usage_stats": True},
         )  # fmt: skip
         counts = [chunk.usage.completion_tokens async for chunk in stream if chunk.usage]
     assert counts == sorted(counts)

@@ -90,7 +90,7 @@ async def test_a_call_that_must_be_is_right_whole_and_streamed(
         assert answer.finish_reason == "tool_calls"
         assert answer.message.content is None
         check_calls(answer.message.tool_calls, 1)
-        assert name in (None, answer.message.tool_calls[0].function.name)  # type: ignore[index]
+        assert name in (None, answer.message.tool_calls[0].function.name)
     assert len(pieces) > 2
 
 

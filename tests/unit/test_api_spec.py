@@ -116,4 +116,4 @@ def test_slo_file_errors_name_the_field() -> None:
 def test_specs_are_values() -> None:
     assert parse({"model": MODEL}) == Spec(model=parse({"model": MODEL}).model)
     with pytest.raises(AttributeError):
-        parse({"model": MODEL}).replicas = 2  # type: ignore[misc]
+        parse({"model": MODEL}).replicas = 2

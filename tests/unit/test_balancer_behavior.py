@@ -38,8 +38,9 @@ def test_windows(
     wished: int, history: list[tuple[float, int]], up: int, down: int, becomes: int
 ) -> None:
     wishes = [Wished(at, replicas) for at, replicas in history]
-    rules = [ScalingRules(stabilization_window_seconds=seconds) for seconds in (up, down)]
-    assert stabilise(5, wished, wishes, *rules, NOW) == becomes
+    rise = ScalingRules(stabilization_window_seconds=up)
+    fall = ScalingRules(stabilization_window_seconds=down)
+    assert stabilise(5, wished, wishes, rise, fall, NOW) == becomes
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def endpoint(name: str, terminating: bool = False, host: str = "10.0.0.1") -> En
 
 def report(at: float, running: int = 0, capacity: int = 2, **more: object) -> Report:
     fields = {"waiting_requests": 0, "owed_tokens": 0, "max_concurrent_requests": capacity}
-    return Report(asked_at=at, running_requests=running, **(fields | more))  # type: ignore[arg-type]
+    return Report(asked_at=at, running_requests=running, **(fields | more))
 
 
 def fleet_of(clock: Clock, *names: str) -> Fleet:

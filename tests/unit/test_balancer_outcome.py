@@ -22,7 +22,7 @@ def entry(**fields: object) -> Entry:
         "details": "via_upstream", "upstream": "10.0.0.1:8000", "attempts": 1,
         "request_id": "r", "seconds": 1.0,
     }  # fmt: skip
-    return Entry(**(base | fields))  # type: ignore[arg-type]
+    return Entry(**(base | fields))
 
 
 def flags(*names: str) -> frozenset[str]:

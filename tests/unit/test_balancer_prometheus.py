@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx2
 import pytest
@@ -19,6 +19,8 @@ from fastgen_balancer.prometheus import parse, read_metrics
 from fastgen_balancer.promql import Selector, Windows, snapshot
 from fastgen_balancer.signals import MetricSignals, Unknown
 
+Handler = Callable[[Request], Awaitable[Response]]
+Serve = Callable[[Handler], Awaitable[str]]
 SELECTOR = Selector("chat", "team-a")
 NOW = 1_700_000_000.0
 
@@ -112,11 +114,11 @@ def test_what_is_no_answer_is_unknown(status: int, body: bytes, reason: str) -> 
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[Callable[..., asyncio.Future[str]]]:
+async def served() -> AsyncIterator[Serve]:
     """Starts a web server on loopback with the given handler; its address."""
     servers: list[tuple[Server, asyncio.Task[None]]] = []
 
-    async def start(handler: Callable[[Request], Response]) -> str:
+    async def start(handler: Handler) -> str:
         app = Starlette(routes=[Route("/prefix/api/v1/query", handler, methods=["POST"])])
         server = Server(Config(app, port=0, log_config=None, lifespan="off"))
         task = asyncio.create_task(server.serve())
@@ -131,7 +133,9 @@ async def served() -> AsyncIterator[Callable[..., asyncio.Future[str]]]:
         await task
 
 
-async def test_credentials_travel_in_a_header_and_are_never_logged(served, caplog) -> None:
+async def test_credentials_travel_in_a_header_and_are_never_logged(
+    served: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[Request] = []
 
     async def handler(request: Request) -> Response:
@@ -149,7 +153,9 @@ async def test_credentials_travel_in_a_header_and_are_never_logged(served, caplo
     assert "hunter2" not in caplog.text
 
 
-async def test_a_silent_prometheus_is_unknown(served, monkeypatch) -> None:
+async def test_a_silent_prometheus_is_unknown(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prometheus, "TIMEOUT_SECONDS", 0.1)
 
     async def handler(request: Request) -> Response:

@@ -37,7 +37,8 @@ from fastgen_balancer.estimate import (
     tokens_of,
 )
 from fastgen_balancer.ext_proc import is_generation
-from fastgen_balancer.refusal import Refusal, immediate_response
+from fastgen_balancer.pick import Refusal
+from fastgen_balancer.refusal import immediate_response
 from fastgen_balancer.settings import settings_of
 
 READY = SliceConditions(ready=True, serving=True, terminating=False)

@@ -33,7 +33,9 @@ def local(ready: int, queued: int = 0, in_flight: int = 0, saturated: int = 0) -
     )
 
 
-def reading(name: str, tokens: float = 0.0, waiting: float = 0.0, running: float = 0.0, **more):
+def reading(
+    name: str, tokens: float = 0.0, waiting: float = 0.0, running: float = 0.0, **more: float
+) -> ReplicaReading:
     values = {
         "age_seconds": 2.0,
         "whole_window": True,
@@ -53,7 +55,9 @@ def reading(name: str, tokens: float = 0.0, waiting: float = 0.0, running: float
     )
 
 
-def outcomes(good: float, bad: float = 0.0, refused: float = 0.0, seconds: float = 30.0):
+def outcomes(
+    good: float, bad: float = 0.0, refused: float = 0.0, seconds: float = 30.0
+) -> Outcomes:
     counts = {Outcome.GOOD: good, Outcome.LATE_FIRST_TOKEN: bad, Outcome.REFUSED: refused}
     return Outcomes(counts, seconds)
 
@@ -74,7 +78,7 @@ def metrics(
     )
 
 
-def fleet(replicas: int, tokens: float, running: float = 4.0, **more) -> MetricSignals:
+def fleet(replicas: int, tokens: float, running: float = 4.0, **more: float) -> MetricSignals:
     """Replicas that share a load of `tokens` per second evenly."""
     return metrics(
         [reading(f"r{i}", tokens / replicas, running=running) for i in range(replicas)], **more

@@ -119,7 +119,7 @@ def test_a_thaw_takes_the_blocker_out_of_the_last_decision() -> None:
 
 
 def test_the_watch_keeps_only_those_of_its_deployment() -> None:
-    class Listed(dict):  # type: ignore[type-arg]
+    class Listed(dict):
         def to_dict(self) -> Any:
             return dict(self)
 

@@ -51,7 +51,7 @@ def test_a_node_lies_in_the_addresses_of_its_cluster() -> None:
     for number in range(3):
         node = SETTINGS.node(number)
         pods = ipaddress.ip_network(SETTINGS.pod_cidr)
-        assert ipaddress.ip_network(node.pod_cidr).subnet_of(pods)  # type: ignore[arg-type]
+        assert ipaddress.ip_network(node.pod_cidr).subnet_of(pods)
     assert SETTINGS.node(0).pod_cidr != SETTINGS.node(1).pod_cidr
 
 

@@ -184,7 +184,7 @@ OURS = {
 
 def owned_by(**changes: Any) -> dict[str, Any]:
     found = copy.deepcopy(OURS)
-    found["metadata"]["ownerReferences"] = [owner_reference(OWNER) | changes]  # type: ignore[index]
+    found["metadata"]["ownerReferences"] = [owner_reference(OWNER) | changes]
     return found
 
 

@@ -61,7 +61,7 @@ def decided(
         "spec": {"replicas": wanted, "template": template},
         "status": status | deployment,
     }
-    state = rollout_state(found, Observed({}, pods), "replica", NOW)  # type: ignore[arg-type]
+    state = rollout_state(found, Observed({}, pods), "replica", NOW)
     return decide_rollout(rollout, state, since, NOW)
 
 

@@ -18,7 +18,6 @@ from huggingface_hub import constants
 from tiny_model import write_tiny_model
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.models.model_config import ModelError
 from fastgen_runtime.sources import transfer as transfers
 from fastgen_runtime.sources.checksum import Checksum
 from fastgen_runtime.sources.deliver import Order, deliver
@@ -35,6 +34,7 @@ from fastgen_runtime.sources.progress import Progress
 from fastgen_runtime.sources.transfer import RemoteFile, Transfer, check_room
 from fastgen_runtime.sources.trouble import DownloadError
 from fastgen_runtime.sources.web import Web
+from fastgen_runtime.startup_error import ModelError
 
 
 @pytest.fixture

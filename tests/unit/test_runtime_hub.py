@@ -64,8 +64,8 @@ def test_what_a_folder_needs_is_fetched_once(
     assert set(hub.downloaded) == FOLDER_FILES == {file.name for file in path.iterdir()}
     assert hub.downloaded[0] == "config.json"
     assert all(tensor.read().size for tensor in open_checkpoint(path).tensors().values())
-    (record,) = [one for one in caplog.records if one.message == "model of the hub"]
-    assert (record.repository, record.commit) == ("test/tiny", COMMIT)
+    (told,) = [vars(one) for one in caplog.records if one.message == "model of the hub"]
+    assert (told["repository"], told["commit"]) == ("test/tiny", COMMIT)
     hub.reset()
     assert fetch(SOURCE) == fetch(f"{SOURCE}@{COMMIT}") == path
     assert hub.requests == ["GET /api/models/test/tiny"], "where the branch is now"
