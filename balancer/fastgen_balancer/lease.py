@@ -221,6 +221,12 @@ class Leadership:
         )
 
 
+async def lease_holder(client: AsyncClient, namespace: str, name: str) -> str | None:
+    """The identity that holds the lease; raises lightkube's errors."""
+    lease = await client.get(Lease, name, namespace=namespace)
+    return lease.spec.holderIdentity if lease.spec else None
+
+
 def _changed(lease: Lease, **fields: Any) -> Any:
     raw = lease.to_dict()
     changed = {**raw, "spec": {**(raw.get("spec") or {}), **fields}}

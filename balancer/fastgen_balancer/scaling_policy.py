@@ -25,6 +25,8 @@ class Policy:
     scale_down: ScalingRules = BEHAVIOR.scale_down
     target_ratio: float | None = None
     """Share of requests that must be good; None: no SLO target is set."""
+    idle_seconds: float | None = None
+    """Time without a request before the last replica goes; None: it stays."""
     max_concurrent_requests: int = 256
     """Per replica."""
     pending_seconds: float = DEFAULT_PENDING_SECONDS
@@ -56,6 +58,7 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
     return Policy(
         min_replicas=max(1, scaling.min_replicas),
         max_replicas=max(1, scaling.min_replicas, scaling.max_replicas),
+        idle_seconds=scaling.scale_to_zero.idle_seconds if scaling.min_replicas == 0 else None,
         scale_up=scaling.behavior.scale_up,
         scale_down=scaling.behavior.scale_down,
         target_ratio=target_ratio(spec.slo),
