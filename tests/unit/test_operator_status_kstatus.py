@@ -134,8 +134,8 @@ def test_it_is_done_exactly_when_it_is_ready(
          None, "Failed"),
         (Outcome(upgrade="newer", frozen=True), None, "Current"),
     ],
-    ids=["serves", "at zero", "asleep", "rolls out", "conflict", "too late", "in place", "downloads",
-         "no download", "remarks"],
+    ids=["serves", "at zero", "asleep", "rolls out", "conflict", "too late", "in place",
+         "downloads", "no download", "remarks"],
 )  # fmt: skip
 def test_situations_and_what_helm_makes_of_them(
     outcome: Outcome, replica: Any, expected: str
