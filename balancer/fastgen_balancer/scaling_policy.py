@@ -25,14 +25,14 @@ class Policy:
     scale_down: ScalingRules = BEHAVIOR.scale_down
     target_ratio: float | None = None
     """Share of requests that must be good; None: no SLO target is set."""
-    idle_seconds: float | None = None
-    """Time without a request before the last replica goes; None: it stays."""
     max_concurrent_requests: int = 256
     """Per replica."""
     pending_seconds: float = DEFAULT_PENDING_SECONDS
     """Until then replicas that are not ready count as supply."""
     lead_seconds: float = DEFAULT_PENDING_SECONDS / 2
     """How long a new replica takes to serve, as far as is known."""
+    idle_seconds: float = 900.0
+    """How long nothing must arrive or run before the last replica goes, where none may be left."""
     capacity_key: str = ""
     """Changes when what was learned about a replica's capacity no longer holds."""
     headroom: float = 0.85
@@ -58,13 +58,13 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
     return Policy(
         min_replicas=max(1, scaling.min_replicas),
         max_replicas=max(1, scaling.min_replicas, scaling.max_replicas),
-        idle_seconds=scaling.scale_to_zero.idle_seconds if scaling.min_replicas == 0 else None,
         scale_up=scaling.behavior.scale_up,
         scale_down=scaling.behavior.scale_down,
         target_ratio=target_ratio(spec.slo),
         max_concurrent_requests=spec.engine.max_concurrent_requests,
         pending_seconds=2 * lead,
         lead_seconds=lead,
+        idle_seconds=float(scaling.scale_to_zero.idle_seconds),
         capacity_key=key.decode(),
     )
 

@@ -24,7 +24,7 @@ class Settings:
     """The target for an empty prompt; None when the SLO has none."""
     drain_seconds: float = 120.0
     hold_seconds: float = 0.0
-    """How long a request without any endpoint is held; 0: it is refused."""
+    """How long a request waits for the first replica; 0: the deployment is never at zero."""
 
     @property
     def drain_limit_seconds(self) -> float:
