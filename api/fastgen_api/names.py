@@ -49,6 +49,8 @@ class Port:
     """The picker's own HTTP: /metrics, /healthz, /readyz, /drain."""
     BALANCER_METRICS: Final = 9091
     """/metrics alone, so that who may scrape a balancer may not drain it."""
+    BALANCER_PEERS: Final = 9092
+    """What a deployment's balancer pods ask one another; nobody else may."""
     ENVOY_ADMIN: Final = 9901
     """Envoy's admin interface; loopback only."""
     SERVICE: Final = 80

@@ -276,6 +276,20 @@ def replicas_wanted(spec: Spec) -> int:
     return max(spec.scaling.min_replicas, min(spec.scaling.max_replicas, spec.replicas))
 
 
+def hold_seconds(spec: Spec) -> int:
+    """How long a request waits for a first replica; 0: it does not.
+
+    Whoever scales: with minReplicas 0 another autoscaler may bring the replica.
+    """
+    scaling = spec.scaling
+    return scaling.scale_to_zero.hold_seconds if scaling.min_replicas == 0 else 0
+
+
+def wakes(spec: Spec) -> bool:
+    """Whether the autoscaler brings the first replica for a request that waits for one."""
+    return spec.scaling.mode is ScalingMode.AUTO and spec.scaling.min_replicas == 0
+
+
 def slo_json(slo: SLO) -> str:
     """The SLO as JSON in the resource's own form, for `fastgen-runtime --slo-file`."""
     return msgspec.json.encode(slo).decode()

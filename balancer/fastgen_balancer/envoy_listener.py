@@ -26,10 +26,11 @@ class Limits:
     max_header_kibibytes: int = 64
     max_connections: int = 20_000
     max_heap_bytes: int = 1024 * 1024 * 1024
-    max_hold_seconds: int = 600
+    max_hold_seconds: int = 610
     """Longest time that the picker may hold a request."""
     picker_timeout_seconds: float = 1.0
     stream_idle_seconds: int = 900
+    """Without a byte in either direction: longer than any hold and the first token after it."""
     upload_seconds: int = 300
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -63,17 +63,19 @@ async def lead(
     namespace: str,
     name: str,
     identity: str,
-    local_signals: Callable[[], LocalSignals],
+    local_signals: Callable[[], Awaitable[LocalSignals]],
     prometheus_url: str | None,
     *,
     registry: CollectorRegistry,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     tick_seconds: float = TICK_SECONDS,
     windows: Windows | None = None,
     timing: Timing = TIMING,
 ) -> None:
     """Scales the FastGenDeployment while this process holds its lease, until it is cancelled.
 
-    `identity` is the pod's name. Errors of the API server and of Prometheus are lived with.
+    `identity` is the pod's name; `pause` waits for the next decision, at most so many seconds.
+    Errors of the API server and of Prometheus are lived with.
     """
     access = DeploymentAccess(client, name, namespace, identity)
     first = await _first_read(access, tick_seconds)
@@ -103,7 +105,7 @@ async def lead(
             metrics,
             lambda: watch.scalers,
         )
-        group.create_task(autoscaler.run(tick_seconds))
+        group.create_task(autoscaler.run(tick_seconds, pause))
 
 
 async def _first_read(access: DeploymentAccess, tick_seconds: float) -> Deployment:
@@ -123,7 +125,7 @@ class Autoscaler:
         access: DeploymentAccess,
         leadership: Leadership,
         http: httpx2.AsyncClient,
-        local_signals: Callable[[], LocalSignals],
+        local_signals: Callable[[], Awaitable[LocalSignals]],
         prometheus_url: str | None,
         windows: Windows,
         metrics: AutoscalerMetrics,
@@ -139,7 +141,7 @@ class Autoscaler:
         self._scalers = scalers
         self._state: State | None = None
 
-    async def run(self, tick_seconds: float) -> None:
+    async def run(self, tick_seconds: float, pause: Callable[[float], Awaitable[None]]) -> None:
         while True:
             leads = self._leadership.leads
             self._metrics.leads(leads)
@@ -153,7 +155,7 @@ class Autoscaler:
                     log.exception("a tick failed")
             else:
                 self._state = None
-            await asyncio.sleep(tick_seconds)
+            await pause(tick_seconds)
 
     async def tick(self, now: float) -> None:
         """Reads, decides, acts and reports once; `now` in seconds since the epoch."""
@@ -171,7 +173,7 @@ class Autoscaler:
             return
         policy = policy_of(deployment.spec, deployment.status.get("coldStartSeconds"))
         metrics = await self._read_metrics(deployment)
-        signals = Signals(deployment.spec.replicas, self._local_signals(), metrics)
+        signals = Signals(deployment.spec.replicas, await self._local_signals(), metrics)
         decision, memory = recommend(signals, policy, self._state.memory, now)
         restraint = self._restraint(deployment)
         decision = restrain(decision, deployment.spec.replicas, restraint)

@@ -74,6 +74,12 @@ def next_lease(
     return Move.ACQUIRE if now - lease.since >= lease.duration else Move.WAIT
 
 
+async def lease_holder(client: AsyncClient, namespace: str, name: str) -> str | None:
+    """The identity that holds the lease; raises lightkube's errors."""
+    lease = await client.get(Lease, name, namespace=namespace)
+    return lease.spec.holderIdentity if lease.spec else None
+
+
 class Leadership:
     """Holds the lease, or waits for it; `seconds_left` says how long we surely lead."""
 

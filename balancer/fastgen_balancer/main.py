@@ -93,6 +93,9 @@ def picker(
     metrics_port: Annotated[
         int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
     ] = None,
+    peers_port: Annotated[
+        int | None, typer.Option(help="For the deployment's other balancer pods; default: none.")
+    ] = None,
     max_wait_seconds: Annotated[
         float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
     ] = MAX_WAIT_SECONDS,
@@ -118,7 +121,7 @@ def picker(
         bool(endpoints),
         {"--deployment": deployment, "--namespace": namespace},
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
-        prometheus_url,
+        {"--prometheus-url": prometheus_url, "--peers-port": peers_port},
     )
     options = Options(
         directory=directory,
@@ -128,6 +131,7 @@ def picker(
         http_host=http_host or ("127.0.0.1" if endpoints else "0.0.0.0"),
         http_port=http_port,
         metrics_port=metrics_port,
+        peers_port=peers_port,
         settle_seconds=(0.0 if endpoints else 5.0) if settle_seconds is None else settle_seconds,
         settings=static_settings(max_queued_requests, drain_seconds, max_wait_seconds),
         static=endpoints,
@@ -151,12 +155,11 @@ def _check_mode(
     is_static: bool,
     in_cluster: dict[str, str],
     outside: dict[str, float | None],
-    prometheus_url: str | None,
+    optional_in_cluster: dict[str, str | int | None],
 ) -> None:
     """Refuses arguments that the other mode alone would heed."""
     if is_static:
-        given = [name for name, value in in_cluster.items() if value]
-        given += ["--prometheus-url"] if prometheus_url else []
+        given = [name for name, value in (in_cluster | optional_in_cluster).items() if value]
         if given:
             raise typer.BadParameter("it has no meaning beside --static", param_hint=given)
         return

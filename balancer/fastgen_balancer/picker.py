@@ -1,7 +1,7 @@
 """The picker: everything that the balancer knows and decides, in one process."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -35,6 +35,8 @@ class Picker:
     def __init__(self, directory: Path, identity: Identity, settings: Settings) -> None:
         clock = time.monotonic
         self.settings = settings
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called when a request begins to be held with no endpoint."""
         self.scaling_registry: CollectorRegistry | None = None
         """The autoscaler's, while it runs in this process."""
         self._registry = CollectorRegistry()

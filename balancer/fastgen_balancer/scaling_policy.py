@@ -31,6 +31,8 @@ class Policy:
     """Until then replicas that are not ready count as supply."""
     lead_seconds: float = DEFAULT_PENDING_SECONDS / 2
     """How long a new replica takes to serve, as far as is known."""
+    idle_seconds: float = 900.0
+    """How long nothing must arrive or run before the last replica goes, where none may be left."""
     capacity_key: str = ""
     """Changes when what was learned about a replica's capacity no longer holds."""
     headroom: float = 0.85
@@ -62,6 +64,7 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
         max_concurrent_requests=spec.engine.max_concurrent_requests,
         pending_seconds=2 * lead,
         lead_seconds=lead,
+        idle_seconds=float(scaling.scale_to_zero.idle_seconds),
         capacity_key=key.decode(),
     )
 

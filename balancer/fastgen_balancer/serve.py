@@ -19,9 +19,11 @@ from fastgen_balancer.access_log import add_access_log
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
+from fastgen_balancer.peers import load_of
 from fastgen_balancer.picker import Identity, Picker
 from fastgen_balancer.settings import Settings
-from fastgen_balancer.web import metrics_app, web_app
+from fastgen_balancer.wake import Alarm
+from fastgen_balancer.web import metrics_app, peers_app, web_app
 
 SWEEP_SECONDS: Final = 1.0
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -39,6 +41,8 @@ class Options:
     http_host: str
     http_port: int
     metrics_port: int | None
+    peers_port: int | None
+    """Where the deployment's other balancer pods ask; None: there are none."""
     settle_seconds: float
     settings: Settings
     static: tuple[Endpoint, ...]
@@ -57,13 +61,19 @@ async def serve(options: Options) -> None:
     identity = Identity(options.deployment, options.namespace)
     picker = Picker(options.directory, identity, options.settings)
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
-    drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
+    drain = Drain(
+        admin, lambda: options.settle_seconds, lambda: picker.settings.drain_limit_seconds
+    )
     grpc_server = await _serve_grpc(picker, options.picker_port)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
     webs = [_web_server(app, options.http_host, options.http_port)]
     if options.metrics_port is not None:
         alone = metrics_app(picker.registries)
         webs.append(_web_server(alone, options.http_host, options.metrics_port))
+    alarm = Alarm()
+    if options.peers_port is not None:
+        app = peers_app(lambda: load_of(picker.signals()), alarm.ring)
+        webs.append(_web_server(app, options.http_host, options.peers_port))
     tasks = [
         *(asyncio.create_task(web.serve(), name="http") for web in webs),
         asyncio.create_task(_sweep(picker), name="sweep"),
@@ -78,7 +88,7 @@ async def serve(options: Options) -> None:
         picker.begin_with_known()
         tasks.append(
             asyncio.create_task(
-                live_in_cluster(picker, identity, options.prometheus_url), name="cluster"
+                live_in_cluster(picker, identity, options.prometheus_url, alarm), name="cluster"
             )
         )
     try:

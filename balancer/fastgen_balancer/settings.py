@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-from fastgen_api.spec import Spec
+from fastgen_api.spec import Spec, hold_seconds
 
 MAX_WAIT_SECONDS: Final = 30.0
 """Longest stay in the queue: clients of chat give up about then."""
 
 
-MAX_HOLD_SECONDS: Final = 590.0
-"""Envoy's own bound of the same leaves a margin to it."""
+MAX_HOLD_SECONDS: Final = 600.0
+"""Longest hold that can be asked for; Envoy's own bound of the same leaves a margin to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,13 @@ class Settings:
     ttft_seconds: float | None = None
     """The target for an empty prompt; None when the SLO has none."""
     drain_seconds: float = 120.0
+    hold_seconds: float = 0.0
+    """How long a request waits for the first replica; 0: the deployment is never at zero."""
+
+    @property
+    def drain_limit_seconds(self) -> float:
+        """Longest wait for the open requests of a balancer that ends: held ones, then streams."""
+        return self.hold_seconds + self.drain_seconds
 
 
 def settings_of(spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS) -> Settings:
@@ -35,6 +42,7 @@ def settings_of(spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS) -> Setti
         max_wait_seconds=max_wait_seconds,
         ttft_seconds=ttft.milliseconds / 1000 if ttft else None,
         drain_seconds=float(spec.rollout.drain_seconds),
+        hold_seconds=float(hold_seconds(spec)),
     )
 
 

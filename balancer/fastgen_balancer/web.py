@@ -1,7 +1,8 @@
-"""The picker's own HTTP: metrics, probes and the drain."""
+"""The picker's own HTTP: metrics, probes, the drain, and what other balancer pods ask."""
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from starlette.routing import Route
 
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.envoy_admin import EnvoyAdmin
+from fastgen_balancer.peers import LOAD_PATH, WAKE_PATH, BalancerLoad
 
 
 def web_app(
@@ -49,6 +51,22 @@ def web_app(
 def metrics_app(registries: Callable[[], Sequence[CollectorRegistry]]) -> Starlette:
     """`/metrics` and nothing else."""
     return _app([_metrics(registries)])
+
+
+def peers_app(load: Callable[[], BalancerLoad], wake: Callable[[], None]) -> Starlette:
+    """For the deployment's other balancer pods: `/load`, and `/wake` for the leader.
+
+    Neither can do harm: a leader that is woken looks again and decides as it would have anyway.
+    """
+
+    async def tell(_: Request) -> Response:
+        return Response(msgspec.json.encode(load()), media_type="application/json")
+
+    async def be_woken(_: Request) -> Response:
+        wake()
+        return Response(status_code=202)
+
+    return _app([Route(LOAD_PATH, tell), Route(WAKE_PATH, be_woken, methods=["POST"])])
 
 
 def _metrics(registries: Callable[[], Sequence[CollectorRegistry]]) -> Route:

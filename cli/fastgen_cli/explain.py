@@ -63,7 +63,7 @@ def explain(facts: Facts, now: datetime) -> Explanation:
         name=facts.name,
         namespace=facts.namespace,
         ready=is_ready(facts),
-        summary=summary(facts, states, found),
+        summary=summary(facts, spec, states, found),
         replicas=() if spec is None else replica_points(facts, spec, now),
         problems=found,
         pods=states,

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from fastgen_api.names import PAUSED_ANNOTATION, Component, Condition, ModelPhase
+from fastgen_api.spec import Spec, wakes
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import PodState, seconds_since
 from fastgen_cli.explain_replicas import Point
@@ -78,7 +79,14 @@ def _model(facts: Facts, states: tuple[PodState, ...]) -> Iterator[Point]:
         yield Point(f"The model is being loaded by {plural(loading, 'replica')}.")
 
 
-def summary(facts: Facts, states: tuple[PodState, ...], found: tuple[Point, ...]) -> str:
+def is_scaled_to_zero(facts: Facts) -> bool:
+    """Whether no replica is wanted, and that is carried out."""
+    return is_ready(facts) and facts.condition(Condition.READY).get("reason") == "ScaledToZero"
+
+
+def summary(
+    facts: Facts, spec: Spec | None, states: tuple[PodState, ...], found: tuple[Point, ...]
+) -> str:
     """The state in one sentence."""
     if not is_ready(facts):
         first = next((point for point in found if point.quote), None)
@@ -86,7 +94,9 @@ def summary(facts: Facts, states: tuple[PodState, ...], found: tuple[Point, ...]
             first.quote if first else (found[0].text if found else "the operator has yet to tell")
         )
         return f"not ready: {text}"
-    if facts.condition(Condition.READY).get("reason") == "ScaledToZero":
+    if is_scaled_to_zero(facts):
+        if spec is not None and wakes(spec):
+            return "ready: asleep, the next request wakes it"
         return "ready: scaled to zero, nothing serves"
     serving = sum(each.role == "replica" and each.state == "Ready" for each in states)
     count = serving or int(facts.status.get("readyReplicas", 0))

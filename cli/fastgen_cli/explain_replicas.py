@@ -7,10 +7,10 @@ from typing import Any
 
 from fastgen_api.foreign_scaler import foreign_scalers
 from fastgen_api.names import Condition
-from fastgen_api.spec import ScalingMode, Spec, replicas_wanted
+from fastgen_api.spec import ScalingMode, Spec, hold_seconds, replicas_wanted, wakes
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import seconds_since
-from fastgen_cli.explain_words import BLOCKERS, RULES, ago, manager_words, plural
+from fastgen_cli.explain_words import BLOCKERS, RULES, ago, duration, manager_words, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ def replica_points(facts: Facts, spec: Spec, now: datetime) -> tuple[Point, ...]
 def _points(facts: Facts, spec: Spec, now: datetime) -> Iterator[Point]:
     yield Point(_count(facts, spec))
     yield Point(_mode(spec))
+    yield from _sleep(facts, spec)
     yield from _clamped(spec)
     yield Point(_writer(facts, spec, now))
     yield from _decision(facts, spec, now)
@@ -72,6 +73,34 @@ def _mode(spec: Spec) -> str:
             return "Scaling is Recommend: the autoscaler only advises; spec.replicas counts."
         case _:
             return "Scaling is Disabled: spec.replicas alone counts."
+
+
+def _sleep(facts: Facts, spec: Spec) -> Iterator[Point]:
+    """What an idle deployment does, and what becomes of requests that find no replica."""
+    if not hold_seconds(spec):
+        return
+    wanted, hold = replicas_wanted(spec), duration(hold_seconds(spec))
+    if not wakes(spec):
+        if wanted == 0:
+            yield Point(
+                f"Requests wait up to {hold} for whoever scales it, since minReplicas is 0: in "
+                f"mode {spec.scaling.mode} the autoscaler does not."
+            )
+    elif wanted == 0:
+        yield Point(
+            f"It sleeps: a request wakes it and waits for the first replica, up to {hold}, then "
+            f"it is answered 503.{_last_start(facts)}"
+        )
+    elif not facts.status.get("readyReplicas"):
+        yield Point(f"Requests wait for the first replica, up to {hold}.{_last_start(facts)}")
+    else:
+        idle = duration(spec.scaling.scale_to_zero.idle_seconds)
+        yield Point(f"After {idle} without a request the last replica goes.")
+
+
+def _last_start(facts: Facts) -> str:
+    seconds = facts.status.get("coldStartSeconds")
+    return f" Replicas took {duration(int(seconds))} to start lately." if seconds else ""
 
 
 def _clamped(spec: Spec) -> Iterator[Point]:

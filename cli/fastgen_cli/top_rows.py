@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from fastgen_api.names import Condition
-from fastgen_api.spec import SLO, KubernetesObject, Spec, parse, replicas_wanted
+from fastgen_api.spec import SLO, KubernetesObject, Spec, parse, replicas_wanted, wakes
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import seconds_since
-from fastgen_cli.explain_readiness import is_ready
+from fastgen_cli.explain_readiness import is_ready, is_scaled_to_zero
 from fastgen_cli.explain_words import ago
 from fastgen_cli.top_sample import Figures
 
@@ -63,7 +63,7 @@ def _row(
         else _number((facts.status.get("slo") or {}).get("goodPercent")),
         target_percent=None if spec is None else _target(spec.slo),
         figures=own,
-        note=_note(facts, now),
+        note=_note(facts, spec, now),
     )
 
 
@@ -79,7 +79,7 @@ def _target(slo: SLO) -> float | None:
     return _number(slo.target_percent) if any(targets) else None
 
 
-def _note(facts: Facts, now: datetime) -> str:
+def _note(facts: Facts, spec: Spec | None, now: datetime) -> str:
     if not is_ready(facts):
         ready = facts.condition(Condition.READY)
         if not ready:
@@ -87,6 +87,17 @@ def _note(facts: Facts, now: datetime) -> str:
         if not facts.is_current:
             return "the operator has not taken up the latest edit"
         return f"{ready['reason']}: {ready.get('message', '')}"
+    words = [_zero(facts, spec), _decision(facts, now)]
+    return "; ".join(filter(None, words))
+
+
+def _zero(facts: Facts, spec: Spec | None) -> str:
+    if not is_scaled_to_zero(facts):
+        return ""
+    return "asleep, a request wakes it" if spec is not None and wakes(spec) else "scaled to zero"
+
+
+def _decision(facts: Facts, now: datetime) -> str:
     decision = facts.status.get("lastDecision")
     if not decision:
         return ""

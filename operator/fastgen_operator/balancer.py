@@ -5,7 +5,7 @@ from typing import Any, Final
 from fastgen_api import names
 from fastgen_api.envoy import CONFIGURATION_FILE, envoy_command
 from fastgen_api.names import Component, Port
-from fastgen_api.spec import KubernetesObject, Spec
+from fastgen_api.spec import KubernetesObject, Spec, hold_seconds
 from fastgen_operator.arguments import literal
 from fastgen_operator.confinement import (
     CONTAINER_SECURITY,
@@ -23,7 +23,7 @@ DIRECTORY: Final = "/run/fastgen"
 """Where the pod's containers leave files for one another."""
 TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 GRACE_MARGIN_SECONDS: Final = 20
-"""Above the drain: the time in which Envoy fails its health first, and the end of the process."""
+"""Above hold and drain: the time in which Envoy fails its health first, and the process' end."""
 PROGRESS_DEADLINE_SECONDS: Final = 600
 
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
@@ -153,7 +153,9 @@ def _pod(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> Kuber
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": POD_SECURITY,
-        "terminationGracePeriodSeconds": spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS,
+        "terminationGracePeriodSeconds": (
+            hold_seconds(spec) + spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS
+        ),
         "affinity": {"podAntiAffinity": _apart(owner)},
         "initContainers": [_bootstrap(images)],
         "containers": [_envoy(images), _picker(owner, images, prometheus_url)],
@@ -172,11 +174,8 @@ def _apart(owner: Owner) -> KubernetesObject:
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": selector_labels(owner, Component.BALANCER)},
     }
-    return {
-        "preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 100, "podAffinityTerm": term}
-        ]
-    }
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
 
 
 def token_volume() -> KubernetesObject:
@@ -265,6 +264,7 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         f"--deployment={owner.name}",
         f"--namespace={owner.namespace}",
         f"--metrics-port={Port.BALANCER_METRICS}",
+        f"--peers-port={Port.BALANCER_PEERS}",
         *([f"--prometheus-url={prometheus_url}"] if prometheus_url else []),
     ]
     http = {"port": "probes"}
@@ -278,6 +278,7 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         ports=[
             {"name": "probes", "containerPort": Port.BALANCER_HTTP, "protocol": "TCP"},
             {"name": "metrics", "containerPort": Port.BALANCER_METRICS, "protocol": "TCP"},
+            {"name": "peers", "containerPort": Port.BALANCER_PEERS, "protocol": "TCP"},
         ],
         readinessProbe={
             "httpGet": {"path": "/readyz"} | http,

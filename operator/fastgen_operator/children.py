@@ -6,7 +6,17 @@ from typing import Final, TypeAlias
 import msgspec
 
 from fastgen_api import names
-from fastgen_api.spec import SLO, Balancer, Cache, KubernetesObject, Model, Rollout, Scaling, Spec
+from fastgen_api.spec import (
+    SLO,
+    Balancer,
+    Cache,
+    KubernetesObject,
+    Model,
+    Rollout,
+    Scaling,
+    Spec,
+    hold_seconds,
+)
 from fastgen_operator.balancer import balancer_children
 from fastgen_operator.delivery import (
     MODELS_ANNOTATION,
@@ -74,8 +84,10 @@ def make_children(
     ]
     for child in children:
         if id_of(child) == ("Deployment", names.balancer_name(owner.name)):
-            # The one setting of the operator that reaches running pods.
-            _mark(child, declared_fingerprint(spec, settings.prometheus_url))
+            # The one setting of the operator that reaches running pods; and how long they may
+            # have to wait for what they hold.
+            held = (f"hold {seconds}",) if (seconds := hold_seconds(spec)) else ()
+            _mark(child, declared_fingerprint(spec, settings.prometheus_url, *held))
     gated = _behind_gate(children, names.replica_name(owner.name), delivery)
     order = (*CHILD_KINDS, *MONITORING_KINDS)
     return tuple(sorted(gated, key=lambda child: order.index(child["kind"])))

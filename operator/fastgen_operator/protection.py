@@ -64,6 +64,7 @@ def _policies(owner: Owner, spec: Spec) -> tuple[KubernetesObject, ...]:
         names.balancer_name(owner.name),
         Component.BALANCER,
         {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS)},
+        {"from": [balancers], "ports": _ports(Port.BALANCER_PEERS)},
     )
     for policy in (replica, balancer):
         policy["spec"]["podSelector"]["matchLabels"][GUARDED_LABEL] = "true"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from fastgen_api.names import Component
-from fastgen_api.spec import KubernetesObject, Rollout, Spec
+from fastgen_api.spec import KubernetesObject, Rollout, Spec, wakes
 from fastgen_operator.applying import APPLY_REJECTED, Applier, Memory, Result
 from fastgen_operator.children import Id, id_of, make_children
 from fastgen_operator.cluster import Cluster
@@ -118,7 +118,8 @@ class Reconciler:
             result.hindrance,
             result.upgrade,
             frozen,
-            result.delivery,
+            wakes=not isinstance(spec, Problem) and wakes(spec),
+            delivery=result.delivery,
             missing=result.missing,
             rollout=course,
         )

@@ -35,6 +35,8 @@ class Outcome:
     """What the next edit brings besides itself; empty: nothing."""
     frozen: bool = False
     """Whether the fleet's freeze holds the autoscaler."""
+    wakes: bool = False
+    """Whether a request brings the first replica back."""
     delivery: Delivery | None = None
     """How far the model is, if that is known."""
     missing: tuple[Id, ...] = ()
@@ -64,6 +66,7 @@ class Situation:
     paused: bool
     missing: tuple[Id, ...]
     frozen: bool
+    wakes: bool
     delivery: Delivery | None
     rollout: RolloutDecision
     foreign_scaler: Problem | None
@@ -126,6 +129,7 @@ def situation_of(
         paused=owner.paused,
         missing=outcome.missing,
         frozen=outcome.frozen,
+        wakes=outcome.wakes,
         delivery=outcome.delivery,
         rollout=outcome.rollout,
         foreign_scaler=scaler_problem(observed.scalers, owner.name),

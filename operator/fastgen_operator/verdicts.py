@@ -12,6 +12,8 @@ from fastgen_operator.situation import Situation
 
 AS_DECLARED: Final = "AsDeclared"
 SCALED_TO_ZERO: Final = "ScaledToZero"
+NONE_WANTED: Final = "no replicas are wanted"
+ASLEEP: Final = "asleep: no replica runs, the next request waits for one and brings it up"
 FROZEN: Final = "Frozen"
 FROZEN_MESSAGE: Final = (
     "scaling is frozen for all deployments of this operator: its autoscaler decides and changes "
@@ -93,10 +95,14 @@ def _ready(situation: Situation, problem: Problem | None) -> Verdict:
     if problem:
         return Verdict(Condition.READY, False, problem.reason, problem.message)
     if situation.replicas.wanted == 0:
-        return Verdict(Condition.READY, True, SCALED_TO_ZERO, "no replicas are wanted")
+        return Verdict(Condition.READY, True, SCALED_TO_ZERO, _why_none(situation))
     count = situation.replicas.wanted
     message = "1 replica serves the model" if count == 1 else f"{count} replicas serve the model"
     return Verdict(Condition.READY, True, AS_DECLARED, message)
+
+
+def _why_none(situation: Situation) -> str:
+    return ASLEEP if situation.wakes else NONE_WANTED
 
 
 def _reconciling(situation: Situation, problem: Problem | None) -> Verdict:
@@ -125,7 +131,7 @@ def _stalled(situation: Situation) -> Verdict:
 def _available(situation: Situation) -> Verdict:
     kind = Condition.AVAILABLE
     if situation.replicas.wanted == 0 and not situation.undelivered:
-        return Verdict(kind, False, SCALED_TO_ZERO, "no replicas are wanted")
+        return Verdict(kind, False, SCALED_TO_ZERO, _why_none(situation))
     if not situation.replicas.ready:
         return Verdict(kind, False, "NoReplicaReady", "no replica takes requests")
     if not situation.balancer.ready:

@@ -27,9 +27,6 @@ UNSUPPORTED = [
     ("engine/dtype", "Float16", "spec.engine.dtype"),
     ("engine/quantization", "Int8", "spec.engine.quantization"),
     ("engine/quantization", "FP8", "spec.engine.quantization"),
-    ("scaling/minReplicas", 0, "spec.scaling.minReplicas"),
-    ("scaling/scaleToZero", {"idleSeconds": 60}, "spec.scaling.scaleToZero"),
-    ("scaling/scaleToZero", {}, "spec.scaling.scaleToZero"),
     ("scaling/behavior/scaleUp/tolerance", "0.1", "spec.scaling.behavior.scaleUp.tolerance"),
     ("scaling/behavior/scaleDown/tolerance", "0.1", "spec.scaling.behavior.scaleDown.tolerance"),
     ("balancer/name", "shared", "spec.balancer.name"),
@@ -74,6 +71,11 @@ WRONG: list[tuple[str, Any, str]] = [
     # Rules across fields.
     ("scaling", {"minReplicas": 3, "maxReplicas": 2}, "spec.scaling.minReplicas"),
     ("scaling/minReplicas", 2, "maxReplicas (1 when left out)"),
+    ("scaling/scaleToZero", {}, "spec.scaling.scaleToZero needs spec.scaling.minReplicas 0"),
+    ("scaling", {"minReplicas": 1, "scaleToZero": {"idleSeconds": 60}}, "minReplicas 0"),
+    ("scaling", {"minReplicas": 0, "scaleToZero": {"idleSeconds": 0}}, "idleSeconds"),
+    ("scaling", {"minReplicas": 0, "scaleToZero": {"holdSeconds": 0}}, "holdSeconds"),
+    ("scaling", {"minReplicas": 0, "scaleToZero": {"holdSeconds": 601}}, "holdSeconds"),
     ("engine/maxConcurrentRequests", 2049, "spec.engine.maxConcurrentRequests"),
     (
         "engine",
@@ -208,6 +210,14 @@ def test_what_cannot_be_right_is_refused_by_name(
     assert complaint in str(refusal.value)
 
 
+def test_a_deployment_that_sleeps_must_be_able_to_hold_what_wakes_it(client: Client) -> None:
+    spec = with_field("balancer", {"maxQueuedRequests": 0})
+    create(client, spec | {"scaling": {"minReplicas": 1}})
+    with pytest.raises(ApiError, match="maxQueuedRequests must be at least 1 with"):
+        create(client, spec | {"scaling": {"minReplicas": 0}})
+    create(client, spec | {"scaling": {"minReplicas": 0}, "balancer": {"maxQueuedRequests": 1}})
+
+
 def test_a_read_write_once_cache_serves_one_replica_only(client: Client) -> None:
     spec = with_field("scaling/maxReplicas", 2)
     spec["model"]["cache"] = {"type": "PersistentVolumeClaim", "accessModes": ["ReadWriteOnce"]}
@@ -276,6 +286,8 @@ RIGHT: list[tuple[str, Any]] = [
     ("replicas", 0),
     ("scaling", {"mode": "Disabled"}),
     ("scaling", {"mode": "Recommend", "minReplicas": 2, "maxReplicas": 2}),
+    ("scaling", {"minReplicas": 0}),
+    ("scaling", {"minReplicas": 0, "scaleToZero": {"idleSeconds": 60, "holdSeconds": 600}}),
     ("scaling/behavior/scaleDown", {"selectPolicy": "Disabled"}),
     ("balancer", {"name": "", "replicas": 1, "routing": "LeastTokens", "maxQueuedRequests": 0}),
     ("rollout", {"maxSurge": 0, "maxUnavailable": "25%"}),

@@ -131,8 +131,19 @@ def test_only_balancers_reach_replicas_and_everybody_the_balancers(
         assert open_ports(cluster, where, address, 8000, 9000, 9090) == {9090}
         for each in balancers:
             address = each["status"]["podIP"]
-            assert open_ports(cluster, where, address, 8080, 9090, 9091, 9002, 9901) == {8080, 9091}
+            ports = (8080, 9090, 9091, 9092, 9002, 9901)
+            assert open_ports(cluster, where, address, *ports) == {8080, 9091}
     complete(guarded)
+
+
+def test_a_balancer_asks_another_what_it_holds_and_reaches_nothing_else_of_it(
+    guarded: OperatorProcess,
+) -> None:
+    one, other = pods(guarded, "balancer")
+    targets = [f"{other['status']['podIP']}:{port}" for port in (9092, 9090, 9901)]
+    knock = ("exec", one["metadata"]["name"], "-c", "picker", "--", "python3", "-c", KNOCK)
+    told = guarded.kubectl(*knock, *targets).splitlines()
+    assert [line.split()[1] for line in told] == ["open", "closed", "closed"]
 
 
 def test_prometheus_scrapes_what_is_guarded(guarded: OperatorProcess, cluster: Commands) -> None:

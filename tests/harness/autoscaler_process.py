@@ -91,16 +91,24 @@ def contenders(
             contender.stop()
 
 
+def _read(path: Path) -> LocalSignals:
+    return LocalSignals(**json.loads(path.read_text()))
+
+
 async def _main(arguments: list[str]) -> None:
     kubeconfig, namespace, name, pod, signals, prometheus_url = arguments
     client = AsyncClient(KubeConfig.from_file(kubeconfig), trust_env=False)
+
+    async def told() -> LocalSignals:
+        return _read(Path(signals))
+
     task = asyncio.create_task(
         lead(
             client,
             namespace,
             name,
             pod,
-            lambda: LocalSignals(**json.loads(Path(signals).read_text())),
+            told,
             prometheus_url,
             registry=CollectorRegistry(),
             tick_seconds=0.5,

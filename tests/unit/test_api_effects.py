@@ -54,8 +54,9 @@ EXAMPLE: dict[str, Any] = {
     "replicas": 4,
     "scaling": {
         "mode": "Auto",
-        "minReplicas": 1,
+        "minReplicas": 0,
         "maxReplicas": 3,
+        "scaleToZero": {"idleSeconds": 900, "holdSeconds": 600},
         "prometheus": {"url": "http://prometheus:9090"},
         "behavior": {"scaleUp": RULES, "scaleDown": RULES},
     },
@@ -146,6 +147,8 @@ CHANGED: dict[str, Any] = {
     "spec.scaling.mode": "Disabled",
     "spec.scaling.minReplicas": 2,
     "spec.scaling.maxReplicas": 2,
+    "spec.scaling.scaleToZero.idleSeconds": 60,
+    "spec.scaling.scaleToZero.holdSeconds": 60,
     "spec.scaling.prometheus.url": "http://other:9090",
     **{
         f"spec.scaling.behavior.{direction}.{name}": value

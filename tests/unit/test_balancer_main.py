@@ -48,6 +48,7 @@ def test_bootstrap_again_hides_no_endpoints(tmp_path: Path) -> None:
         (("--deployment", "chat"), "--namespace"),
         ((*STATIC, *IN_CLUSTER), "no meaning beside --static"),
         ((*STATIC, "--prometheus-url", "http://p"), "--prometheus-url"),
+        ((*STATIC, "--peers-port", "9092"), "--peers-port"),
         ((*IN_CLUSTER, "--max-queued-requests", "1"), "the FastGenDeployment says it"),
         ((*IN_CLUSTER, "--drain-seconds", "1"), "--drain-seconds"),
         (("--static", "nonsense"), "HOST:HTTP_PORT:GRPC_PORT"),

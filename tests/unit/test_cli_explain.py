@@ -108,6 +108,44 @@ def test_bounds_and_mode_are_told(spec: dict[str, Any], sentence: str) -> None:
     assert sentence in why(resource(spec))
 
 
+def sleeper(mode: str = "Auto", minimum: int = 0) -> dict[str, Any]:
+    zero = {"idleSeconds": 1200, "holdSeconds": 300} if minimum == 0 else {}
+    scaling = {"mode": mode, "minReplicas": minimum, "maxReplicas": 4}
+    return {"scaling": scaling | ({"scaleToZero": zero} if zero else {})}
+
+
+ASLEEP = {"Ready": ("True", "ScaledToZero", "none"), "Available": ("False", "ScaledToZero", "none")}
+NONE = {"replicas": 0, "readyReplicas": 0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "conditions", "status", "sentences"),
+    [
+        (sleeper() | {"replicas": 0}, ASLEEP, NONE | {"coldStartSeconds": 42},
+         ("ready: asleep, the next request wakes it",
+          "It sleeps: a request wakes it and waits for the first replica, up to 5 min, then it is "
+          "answered 503. Replicas took 42 s to start lately.")),
+        (sleeper(), {"Ready": ("False", "RolloutInProgress", "0 of 1 ready")}, NONE,
+         ("Requests wait for the first replica, up to 5 min.", "not ready")),
+        (sleeper(), {}, {}, ("After 20 min without a request the last replica goes.",)),
+        (sleeper("Disabled") | {"replicas": 0}, ASLEEP, NONE,
+         ("ready: scaled to zero, nothing serves", "Requests wait up to 5 min for whoever scales",
+          "in mode Disabled the autoscaler does not")),
+        (sleeper("Recommend", 1) | {"replicas": 0}, ASLEEP, NONE,
+         ("ready: scaled to zero, nothing serves",)),
+    ],
+    ids=["asleep", "waking", "awake", "by-hand", "no-hold"],
+)  # fmt: skip
+def test_sleep_is_told_with_what_ends_it(
+    spec: dict[str, Any], conditions: Any, status: dict[str, Any], sentences: tuple[str, ...]
+) -> None:
+    text = why(resource(spec, conditions, **status))
+    for sentence in sentences:
+        assert sentence in text
+    says_what_waits = any("wait" in sentence for sentence in sentences)
+    assert ("Requests wait" in text or "It sleeps" in text) is says_what_waits
+
+
 def written_by(*writers: tuple[str, str], field: str = "f:replicas") -> dict[str, Any]:
     found = resource(AUTO | {"replicas": 3})
     found["metadata"]["managedFields"] = [

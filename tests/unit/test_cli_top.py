@@ -163,6 +163,18 @@ def test_a_row_prefers_the_last_minute_to_the_status() -> None:
         ({"metadata": {"name": "chat", "namespace": "models"}, "spec": {}}, "no operator has"),
         (resource(observedGeneration=1), "the operator has not taken up the latest edit"),
         (resource(), ""),
+        (
+            resource({"replicas": 0, "scaling": {"minReplicas": 0}},
+                     {"Ready": ("True", "ScaledToZero", "none")}, readyReplicas=0,
+                     lastDecision={"time": EARLIER, "rule": "Steady", "replicas": 0,
+                                   "message": "no traffic"}),
+            "asleep, a request wakes it; 0 by Steady 3 min ago: no traffic",
+        ),
+        (
+            resource({"replicas": 0, "scaling": {"mode": "Disabled"}},
+                     {"Ready": ("True", "ScaledToZero", "none")}, readyReplicas=0),
+            "scaled to zero",
+        ),
     ],
 )  # fmt: skip
 def test_a_row_s_note_is_what_a_reader_wants_next(found: dict[str, Any], note: str) -> None:

@@ -20,6 +20,7 @@ from fastgen_api.spec import (
     PodTemplate,
     Rollout,
     RolloutStrategy,
+    ScaleToZero,
     Scaling,
     ScalingMode,
     Spec,
@@ -170,6 +171,7 @@ def test_what_pods_are_made_from_makes_new_ones(edit: dict[str, Any]) -> None:
         (9, ScalingMode.DISABLED, 9),
         (0, ScalingMode.DISABLED, 0),
         (9, ScalingMode.RECOMMEND, 9),
+        (0, ScalingMode.RECOMMEND, 0),
     ],
 )
 def test_replicas_are_clamped_only_when_we_scale(
@@ -179,6 +181,49 @@ def test_replicas_are_clamped_only_when_we_scale(
     spec = msgspec.structs.replace(SPEC, replicas=replicas, scaling=scaling)
     assert replicas_wanted(spec) == wanted
     assert children(spec)["Deployment", "chat-replica"]["spec"]["replicas"] == wanted
+
+
+SLEEPER = msgspec.structs.replace(
+    SPEC, replicas=0, scaling=Scaling(min_replicas=0, scale_to_zero=ScaleToZero(hold_seconds=300))
+)
+
+
+def test_a_deployment_at_zero_has_all_children_and_no_replica() -> None:
+    made = children(SLEEPER)
+    assert made.keys() == children(SPEC).keys()
+    assert made["Deployment", "chat-replica"]["spec"]["replicas"] == 0
+    assert made["Deployment", "chat-balancer"]["spec"]["replicas"] == 2
+
+
+def test_a_balancer_that_ends_has_time_for_what_it_holds() -> None:
+    def pod(spec: Spec) -> Any:
+        return children(spec)["Deployment", "chat-balancer"]["spec"]["template"]["spec"]
+
+    grace = pod(SPEC)["terminationGracePeriodSeconds"]
+    assert pod(SLEEPER)["terminationGracePeriodSeconds"] == grace + 300
+
+
+def test_only_how_long_is_held_renews_balancers_and_never_replicas() -> None:
+    """Balancers that have less time than they hold would break what waits."""
+
+    def declared(spec: Spec, name: str) -> str:
+        return str(
+            children(spec)["Deployment", name]["metadata"]["annotations"][DECLARED_ANNOTATION]
+        )
+
+    zero = SLEEPER.scaling
+    others = [
+        msgspec.structs.replace(SLEEPER, replicas=1),
+        msgspec.structs.replace(SLEEPER, scaling=msgspec.structs.replace(zero, max_replicas=5)),
+        msgspec.structs.replace(
+            SLEEPER,
+            scaling=msgspec.structs.replace(zero, scale_to_zero=ScaleToZero(60, hold_seconds=300)),
+        ),
+    ]
+    for spec in others:
+        assert declared(spec, "chat-balancer") == declared(SLEEPER, "chat-balancer")
+    assert declared(SPEC, "chat-balancer") != declared(SLEEPER, "chat-balancer")
+    assert declared(SPEC, "chat-replica") == declared(SLEEPER, "chat-replica")
 
 
 def test_the_balancer_may_touch_its_own_resource_and_no_secret() -> None:

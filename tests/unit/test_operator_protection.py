@@ -72,6 +72,12 @@ def test_only_balancers_reach_a_replicas_api_and_all_its_metrics() -> None:
     assert replica["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
 
 
+def test_balancers_ask_one_another_and_nobody_else_asks_them() -> None:
+    (balancers,) = peers(children()["NetworkPolicy", "chat-replica"])[8000] or []
+    found = peers(children()["NetworkPolicy", "chat-balancer"])
+    assert found == {8080: None, 9091: None, 9092: [balancers]}
+
+
 def test_pods_of_an_operator_without_policies_stay_as_open_as_they_were() -> None:
     """They are scraped on ports that the policies would close to Prometheus."""
     for name in ("chat-replica", "chat-balancer"):

@@ -93,6 +93,26 @@ def test_scaled_to_zero_is_as_declared() -> None:
     assert found["ModelReady"] == ("Unknown", "ScaledToZero")
 
 
+@pytest.mark.parametrize(
+    ("wakes", "words"),
+    [(True, "the next request waits for one"), (False, "no replicas are wanted")],
+)
+def test_asleep_tells_whether_a_request_ends_it(wakes: bool, words: str) -> None:
+    status = status_of(
+        OWNER, observed(deployment("chat-replica", 0)), NOW, {}, Outcome(wakes=wakes)
+    )
+    assert conditions(status)["Reconciling"] == ("False", "Done")
+    assert conditions(status)["Stalled"] == ("False", "NotStalled")
+    for kind in ("Ready", "Available"):
+        assert words in message(status, kind)
+
+
+def test_waking_is_under_way_and_what_keeps_it_is_told() -> None:
+    waking = status_of(OWNER, observed(STARTING), NOW, {}, Outcome(wakes=True))
+    assert conditions(waking)["Reconciling"] == ("True", "RolloutInProgress")
+    assert conditions(waking)["Available"] == ("False", "NoReplicaReady")
+
+
 def test_too_long_without_progress_is_stalled_with_the_cause() -> None:
     deadline = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
                 "message": "ReplicaSet has timed out."}  # fmt: skip

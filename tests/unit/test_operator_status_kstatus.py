@@ -75,6 +75,7 @@ outcomes = st.builds(
     hindrance=st.none() | problems,
     upgrade=st.sampled_from(["", "newer"]),
     frozen=st.booleans(),
+    wakes=st.booleans(),
     delivery=deliveries,
     rollout=rollouts,
 )
@@ -120,6 +121,7 @@ def test_it_is_done_exactly_when_it_is_ready(
     [
         (Outcome(), None, "Current"),
         (Outcome(), deployment("chat-replica", 0), "Current"),
+        (Outcome(wakes=True), deployment("chat-replica", 0), "Current"),
         (Outcome(), deployment("chat-replica", 2, availableReplicas=1), "InProgress"),
         (Outcome(Problem("NameConflict", "a Service of this name exists")), None, "Failed"),
         (Outcome(), deployment("chat-replica", 2, availableReplicas=1, conditions=[LATE]),
@@ -132,8 +134,8 @@ def test_it_is_done_exactly_when_it_is_ready(
          None, "Failed"),
         (Outcome(upgrade="newer", frozen=True), None, "Current"),
     ],
-    ids=["serves", "at zero", "rolls out", "conflict", "too late", "in place", "downloads",
-         "no download", "remarks"],
+    ids=["serves", "at zero", "asleep", "rolls out", "conflict", "too late", "in place",
+         "downloads", "no download", "remarks"],
 )  # fmt: skip
 def test_situations_and_what_helm_makes_of_them(
     outcome: Outcome, replica: Any, expected: str
