@@ -71,13 +71,16 @@ def _rule(owner: Owner, spec: Spec) -> KubernetesObject:
         alerts.metrics_missing(owner),
         alerts.replicas_restart(owner),
     ]
-    if replicas_wanted(spec):
-        rules.append(alerts.no_replica_ready(owner))
+    is_ours = spec.scaling.mode is ScalingMode.AUTO
+    if is_ours or replicas_wanted(spec):
         rules.append(alerts.replicas_missing(owner, spec))
+    if replicas_wanted(spec) and not (is_ours and spec.scaling.min_replicas == 0):
+        # One that may sleep is without replicas now and then; requests that fail tell more.
+        rules.append(alerts.no_replica_ready(owner))
     if spec.scaling.mode is not ScalingMode.DISABLED:
         rules.append(alerts.autoscaler_blind(owner))
         rules.append(alerts.slo_infeasible(owner))
-    if spec.scaling.mode is ScalingMode.AUTO:
+    if is_ours:
         rules.append(alerts.at_max_replicas(owner, spec))
     group = {
         "name": f"fastgen-{owner.namespace}-{owner.name}",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from commands import Commands
+from promtool import complaints_of_definition
 
 from fastgen_api import names
 from fastgen_api.spec import parse
@@ -140,6 +141,7 @@ def test_the_operator_is_monitored_where_the_cluster_knows_the_kinds(cluster: Co
     (container,) = pod["spec"]["containers"]
     assert endpoint["port"] in [port["name"] for port in container["ports"]]
     for made in (monitor, rule):
+        assert complaints_of_definition(made) == []
         assert made["metadata"]["labels"]["release"] == "stack"
     (group,) = rule["spec"]["groups"]
     assert all(f'job="x/{monitor["metadata"]["name"]}"' in each["expr"] for each in group["rules"])

@@ -128,6 +128,16 @@ def test_the_runbook_of_every_alert_is_a_section_of_the_page() -> None:
     assert (REPOSITORY / RUNBOOKS).read_text() == PAGE
 
 
+def test_links_lead_to_sections() -> None:
+    links = re.findall(r"\]\(([a-z-]+\.md)?(?:#([a-z0-9-]+))?\)", PAGE)
+    assert links
+    for file, section in links:
+        page = (REPOSITORY / "docs" / file).read_text() if file else PAGE
+        heads = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        sections = {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
+        assert not section or section in sections, (file, section)
+
+
 def test_the_panels_that_runbooks_name_exist() -> None:
     begin, end = PAGE.index("### FastGenErrorBudgetBurnsFast"), PAGE.index("## Dashboard")
     titles = {panel.title for row in dashboard.ROWS for panel in row.panels}

@@ -122,6 +122,10 @@ def test_the_rule_is_not_written_anew_when_the_autoscaler_scales() -> None:
     scaling = Scaling(max_replicas=8)
     few, many = (msgspec.structs.replace(SPEC, scaling=scaling, replicas=n) for n in (2, 7))
     assert rules(few) == rules(many)
+    may_sleep = Scaling(min_replicas=0, max_replicas=8)
+    asleep, awake = (msgspec.structs.replace(SPEC, scaling=may_sleep, replicas=n) for n in (0, 2))
+    assert rules(asleep) == rules(awake)
+    assert "FastGenNoReplicaReady" not in alerts(awake)
     by_hand = msgspec.structs.replace(few, scaling=Scaling(mode=ScalingMode.DISABLED))
     assert alerts(by_hand)["FastGenReplicasMissing"]["expr"].endswith(" < 2")
 
