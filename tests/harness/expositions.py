@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,7 +56,7 @@ def _families(text: bytes) -> tuple[Family, ...]:
     return tuple(_told(text_string_to_metric_families(text.decode())))
 
 
-def _told(families: Iterator[Family]) -> Iterator[Family]:
+def _told(families: Iterable[Family]) -> Iterator[Family]:
     """Without the times at which counters began, which nobody reads."""
     return (family for family in families if not family.name.endswith("_created"))
 
