@@ -80,12 +80,12 @@ SCENES: list[tuple[str, str, Series, dict[str, set[str]]]] = [
     ("only clients err", "99", HEALTHY | requests(good=10, excluded=1000), {"3h": set()}),
     ("all requests fail from one moment on", "99",
      HEALTHY | requests(Phase(2 * HOUR, GOOD), Phase(HOUR, BROKEN)),
-     {"2h": set(), "2h3m": {FAIL}, "2h14m": {FAIL, FAST}}
+     {"2h": set(), "2h2m30s": {FAIL}, "2h14m": {FAIL, FAST}}
      | {"2h40m": {FAIL, FAST, SLOW, MOST}}),
     ("all requests fail, three nines", "99.9",
-     HEALTHY | requests(Phase(2 * HOUR, GOOD), Phase(HOUR, BROKEN)), {"2h3m": {FAIL, FAST}}),
+     HEALTHY | requests(Phase(2 * HOUR, GOOD), Phase(HOUR, BROKEN)), {"2h2m30s": {FAIL, FAST}}),
     ("all requests fail from the first on", "99", HEALTHY | requests(**BROKEN),
-     {"3m": {FAIL, FAST}}),
+     {"2m30s": {FAIL, FAST}}),
     ("all is well again", "99",
      HEALTHY | requests(Phase(HOUR, GOOD), Phase(30 * MINUTE, BROKEN), Phase(3 * HOUR, GOOD)),
      {"85m": {FAIL, FAST, SLOW, MOST}, "93m": {FAST, SLOW, MOST}, "2h10m": {SLOW}}),
