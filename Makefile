@@ -68,8 +68,8 @@ proto: $(READY) ## Generate the gRPC stubs
 	@$(PY) -m grpc_tools.protoc -I api --python_out=api --pyi_out=api --grpc_python_out=api \
 	  api/fastgen_api/v1/inference.proto
 
-chart: $(READY) ## Write the chart's copy of the CRD and the API reference
-	@$(PY) charts/copy_crds.py && $(PY) docs/api_reference.py
+chart: $(READY) ## Write the chart's copy of the CRD, its dashboard and alerts, and the docs' tables
+	@$(PY) charts/copy_crds.py && $(PY) charts/dashboard.py && $(PY) charts/operator_alerts.py && $(PY) docs/api_reference.py
 
 lock: $(READY) ## Lock the dependencies of pyproject.toml
 	@for set in "control --extra operator --extra balancer" "runtime --extra runtime" "dev --extra dev"; do \

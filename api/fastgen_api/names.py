@@ -168,6 +168,10 @@ class Metric:
     # Replicas; REQUESTS also by the balancer, for what never reached or never left a replica.
     REQUESTS: Final = "fastgen_requests_total"
     TARGET_MISSES: Final = "fastgen_slo_target_misses_total"
+    SLO_TARGET: Final = "fastgen_slo_target_ratio"
+    """The share of good requests that the SLO asks for."""
+    TARGET_SECONDS: Final = "fastgen_slo_target_seconds"
+    START_TIME: Final = "fastgen_start_time_seconds"
     TTFT: Final = "fastgen_time_to_first_token_seconds"
     TPOT: Final = "fastgen_time_per_output_token_seconds"
     TOKEN_GAP: Final = "fastgen_token_gap_seconds"
@@ -191,6 +195,7 @@ class Metric:
     # Balancer.
     QUEUED_REQUESTS: Final = "fastgen_balancer_queued_requests"
     IN_FLIGHT_REQUESTS: Final = "fastgen_balancer_in_flight_requests"
+    FIRST_BYTE_SECONDS: Final = "fastgen_balancer_time_to_first_byte_seconds"
     PICKS: Final = "fastgen_balancer_picks_total"
     RETRIES: Final = "fastgen_retries_total"
     ENDPOINTS: Final = "fastgen_balancer_endpoints"

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from fastgen_api.names import Metric, MetricLabel, Outcome
 from fastgen_balancer.pick import Refusal
 
-TIME_TO_FIRST_BYTE = "fastgen_balancer_time_to_first_byte_seconds"
+PICKED = "picked"
 BUCKETS = (
     0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5,
     3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0,
@@ -35,6 +35,8 @@ class Metrics:
             (*names, "result"),
             registry=registry,
         )
+        for result in (PICKED, *(refusal.value for refusal in Refusal)):
+            self._picks.labels(**self._labels, result=result)
         self._retries = Counter(
             Metric.RETRIES.removesuffix("_total"),
             "Attempts that were repeated on another replica.",
@@ -42,7 +44,7 @@ class Metrics:
             registry=registry,
         ).labels(**self._labels)
         self._first_byte = Histogram(
-            TIME_TO_FIRST_BYTE,
+            Metric.FIRST_BYTE_SECONDS,
             "Time from a whole request to its answer's headers, which leave with the first token.",
             names,
             buckets=BUCKETS,
@@ -55,7 +57,7 @@ class Metrics:
         gauge.labels(**self._labels).set_function(read)
 
     def picked(self) -> None:
-        self._picks.labels(**self._labels, result="picked").inc()
+        self._picks.labels(**self._labels, result=PICKED).inc()
 
     def refused(self, refusal: Refusal, *, counted: bool) -> None:
         """Counts a refusal; only one of a request for tokens says something about the SLO."""

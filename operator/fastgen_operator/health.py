@@ -72,6 +72,8 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in ("ok", "error"):
+            self.reconciles.labels(outcome)
         self.seconds = Histogram(
             Metric.RECONCILE_SECONDS,
             "Duration of reconciles.",

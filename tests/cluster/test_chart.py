@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from commands import Commands
+from promtool import complaints_of_definition
 
 from fastgen_api import names
 from fastgen_api.spec import parse
@@ -61,6 +62,7 @@ def test_images_must_be_named(cluster: Commands) -> None:
         ("rbac.aggregateRoles=auto", "/rbac/aggregateRoles"),
         ("scaling.frozen=yes", "/scaling/frozen': got string, want boolean"),
         ("scaling.freeze=true", "'freeze' not allowed"),
+        ("monitoring.dashboard.enable=false", "'enable' not allowed"),
         ("test.timeoutSeconds=0", "minimum: got 0, want 1"),
         ("operator.podAnnotations.count=3", "/operator/podAnnotations/count': got number"),
     ],
@@ -104,6 +106,47 @@ def test_operator_understands_its_environment(cluster: Commands) -> None:
     assert pod["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
     assert deployment["spec"]["replicas"] == 1
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+
+
+KINDS_OF_THE_PROMETHEUS_OPERATOR = [
+    f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")
+]
+
+
+def test_the_dashboard_is_a_config_map_that_grafana_finds(cluster: Commands) -> None:
+    flags = (
+        "--set=monitoring.dashboard.annotations.grafana_folder=FastGen",
+        "--set=monitoring.dashboard.labels.team=serving",
+    )
+    (found,) = of_kind(rendered(cluster, "x", *flags), "ConfigMap")
+    assert (
+        found["metadata"]["labels"].items() >= {"grafana_dashboard": "1", "team": "serving"}.items()
+    )
+    assert found["metadata"]["annotations"] == {"grafana_folder": "FastGen"}
+    (text,) = found["data"].values()
+    assert json.loads(text) == json.loads((CHART / "files/dashboard.json").read_text())
+    off = rendered(cluster, "x", "--set=monitoring.dashboard.enabled=false")
+    assert not of_kind(off, "ConfigMap")
+
+
+def test_the_operator_is_monitored_where_the_cluster_knows_the_kinds(cluster: Commands) -> None:
+    assert not of_kind(rendered(cluster, "x"), "PrometheusRule")
+    flags = (*KINDS_OF_THE_PROMETHEUS_OPERATOR, "--set=monitoring.labels.release=stack")
+    objects = rendered(cluster, "x", *flags)
+    (monitor,), (rule,) = of_kind(objects, "PodMonitor"), of_kind(objects, "PrometheusRule")
+    (deployment,) = of_kind(objects, "Deployment")
+    pod = deployment["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (container,) = pod["spec"]["containers"]
+    assert endpoint["port"] in [port["name"] for port in container["ports"]]
+    for made in (monitor, rule):
+        assert complaints_of_definition(made) == []
+        assert made["metadata"]["labels"]["release"] == "stack"
+    (group,) = rule["spec"]["groups"]
+    assert all(f'job="x/{monitor["metadata"]["name"]}"' in each["expr"] for each in group["rules"])
+    off = rendered(cluster, "x", *flags, "--set=monitoring.enabled=false")
+    assert not of_kind(off, "PrometheusRule") + of_kind(off, "PodMonitor")
 
 
 def test_rights_are_for_the_cluster_or_for_the_listed_namespaces(cluster: Commands) -> None:

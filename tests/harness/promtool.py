@@ -4,6 +4,10 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import yaml
 
 from fastgen_devcluster.command import CommandError, run
 from fastgen_devcluster.settings import Settings
@@ -59,6 +63,27 @@ def monitoring_definitions() -> list[Path]:
                 shutil.copy(Path(told["Dir"]) / "example/prometheus-operator-crd" / file, folder)
             folder.rename(home)
     return sorted(home.iterdir())
+
+
+def complaints_of_definition(manifest: dict[str, Any]) -> list[str]:
+    """What the real CustomResourceDefinition of its kind has against an object's spec."""
+    for path in monitoring_definitions():
+        definition = yaml.safe_load(path.read_text())["spec"]
+        if definition["names"]["kind"] == manifest["kind"]:
+            (version,) = definition["versions"]
+            spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+            found = jsonschema.Draft7Validator(_closed(spec)).iter_errors(manifest["spec"])
+            return [f"{error.json_path}: {error.message}" for error in found]
+    raise ValueError(f"no definition of kind {manifest['kind']}")
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, refusing unknown fields as kubectl does."""
+    found = {name: _closed(part) if isinstance(part, dict) else part
+             for name, part in schema.items()}  # fmt: skip
+    if "properties" in found:
+        found.setdefault("additionalProperties", False)
+    return found
 
 
 def _cache() -> Path:

@@ -56,7 +56,14 @@ def test_every_reason_that_the_operator_gives_has_an_advice() -> None:
     """Reasons are constants of its modules, in the form `NAME: Final = "CamelCase"`."""
     text = "".join(path.read_text() for path in OPERATOR.glob("*.py"))
     told = set(re.findall(r'^(?:[A-Z_]+(?:: Final)?|    reason) = "([A-Z][A-Za-z]+)"$', text, re.M))
-    kinds = {"Job", "PersistentVolumeClaim", "PodMonitor", "PrometheusRule", "NoSignal"}
+    kinds = {
+        "Job",
+        "PersistentVolumeClaim",
+        "PodMonitor",
+        "PrometheusRule",
+        "NoSignal",
+        "SLOInfeasible",
+    }
     assert told - kinds - NOT_AMISS - set(BY_REASON) == set()
     assert {"NameConflict", "PodTemplateForbidden", "ClaimPending"} <= told
 

@@ -139,6 +139,19 @@ def test_histograms_have_a_bucket_at_the_target() -> None:
     assert with_target((1.0, 2.0), 2.0) == (1.0, 2.0)
 
 
+def test_the_slo_itself_is_told() -> None:
+    metrics = Metrics("d", "n", SLO_OF_ALL)
+    labels = 'deployment="d",deployment_namespace="n"'
+    text = text_of(metrics)
+    assert f"fastgen_slo_target_ratio{{{labels}}} 0.99" in text
+    assert f'fastgen_slo_target_seconds{{{labels},target="tpot"}} 0.05' in text
+    metrics.set_slo(SLO("99.9", time_to_first_token=TimeToFirstToken(milliseconds=500)))
+    text = text_of(metrics)
+    assert f"fastgen_slo_target_ratio{{{labels}}} 0.999" in text
+    told = [line for line in text if line.startswith("fastgen_slo_target_seconds{")]
+    assert told == [f'fastgen_slo_target_seconds{{{labels},target="ttft"}} 0.5']
+
+
 def test_an_slo_with_the_same_targets_keeps_what_was_counted() -> None:
     metrics = Metrics("d", "n", SLO_OF_ALL)
     metrics.observe_latencies(timings(0.3, 0.4))

@@ -1,7 +1,9 @@
 """A replica's Prometheus metrics."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Final
 
 from prometheus_client import (
@@ -106,13 +108,32 @@ class Metrics:
         )
         self._budget_tokens = 0
         self.gauge(Metric.BUDGET_TOKENS, "Most tokens of a step, now.", lambda: self._budget_tokens)
+        began = time.time()
+        self.gauge(Metric.START_TIME, "When this process began, Unix time.", lambda: began)
+        self._slo_target, self._target_seconds = self._slo_gauges()
         self._targets: tuple[float | None, ...] = ()
         self._latencies: tuple[Histogram, ...] = ()
         self._observed: tuple[Histogram, ...] = ()
         self.set_slo(slo)
 
+    def _slo_gauges(self) -> tuple[Gauge, Gauge]:
+        share = Gauge(
+            Metric.SLO_TARGET,
+            "Share of good requests that the SLO asks for.",
+            _LABELS,
+            registry=self._registry,
+        )
+        seconds = Gauge(
+            Metric.TARGET_SECONDS,
+            "Targets of the SLO that are set; ttft: of a prompt without tokens.",
+            (*_LABELS, "target"),
+            registry=self._registry,
+        )
+        return share.labels(*self._labels), seconds
+
     def set_slo(self, slo: SLO) -> None:
         """Gives the histograms a bucket at each target; they begin anew when one has moved."""
+        self._slo_target.set(float(Decimal(slo.target_percent) / 100))
         first, per_token, gap = slo.time_to_first_token, slo.time_per_output_token, slo.token_gap
         targets = (
             first.milliseconds / 1e3 if first else None,
@@ -124,6 +145,10 @@ class Metrics:
         for histogram in self._latencies:
             self._registry.unregister(histogram)
         self._targets = targets
+        self._target_seconds.clear()
+        for target, seconds in zip(Target, targets, strict=True):
+            if seconds is not None:
+                self._target_seconds.labels(*self._labels, target.value).set(seconds)
         kinds = (
             (Metric.TTFT, "Time to first token, the wait at the balancer included.",
              _FIRST_TOKEN_SECONDS),
