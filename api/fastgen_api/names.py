@@ -150,6 +150,13 @@ class Target(StrEnum):
     GAP = "gap"
 
 
+class Phase(StrEnum):
+    """Whose work it is, label `phase` of `Metric.ARRIVED_WORK` and `Metric.DONE_WORK`."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 class MetricLabel:
     """Labels that our processes put on each of their series themselves.
 
@@ -175,6 +182,10 @@ class Metric:
     WAITING_REQUESTS: Final = "fastgen_waiting_requests"
     OWED_TOKENS: Final = "fastgen_owed_tokens"
     KV_USAGE: Final = "fastgen_kv_usage_ratio"
+    ARRIVED_REQUESTS: Final = "fastgen_arrived_requests_total"
+    ARRIVED_WORK: Final = "fastgen_arrived_engine_seconds_total"
+    DONE_WORK: Final = "fastgen_done_engine_seconds_total"
+    OWED_WORK: Final = "fastgen_owed_engine_seconds"
     STEP_SECONDS: Final = "fastgen_step_seconds"
     STEP_TOKENS: Final = "fastgen_step_tokens"
     STEP_RATIO: Final = "fastgen_step_measured_to_predicted_ratio"
@@ -195,6 +206,10 @@ class Metric:
     DESIRED_REPLICAS: Final = "fastgen_autoscaler_desired_replicas"
     LEADER: Final = "fastgen_autoscaler_leader"
     DECISIONS: Final = "fastgen_autoscaler_decisions_total"
+    BLOCKED_DECISIONS: Final = "fastgen_autoscaler_blocked_decisions_total"
+    REVERSALS: Final = "fastgen_autoscaler_reversals_total"
+    DEMAND: Final = "fastgen_autoscaler_demand_engine_seconds"
+    CAPACITY: Final = "fastgen_autoscaler_capacity_engine_seconds"
     # Operator.
     RECONCILES: Final = "fastgen_operator_reconciles_total"
     RECONCILE_SECONDS: Final = "fastgen_operator_reconcile_seconds"
