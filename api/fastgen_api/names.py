@@ -16,6 +16,8 @@ BALANCER_MANAGER: Final = "fastgen-balancer"
 """Field manager of the balancer's leader: `slo`, `lastDecision` and its two conditions."""
 
 PAUSED_ANNOTATION: Final = f"{GROUP}/paused"
+MEMO_ANNOTATION: Final = f"{GROUP}/autoscaler-memo"
+"""On the autoscaler's Lease: what its leader remembers, for the next one. JSON, nobody else's."""
 
 DEPLOYMENT_LABEL: Final = f"{GROUP}/deployment"
 """Label of every child: the name of the FastGenDeployment that it belongs to."""

@@ -25,7 +25,7 @@ from fastgen_operator.delivery_pod import (
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
 from fastgen_operator.owner import Owner, child_labels, child_metadata
 from fastgen_operator.placement import placement
-from fastgen_operator.quantity import quantity
+from fastgen_api.quantity import quantity
 from fastgen_operator.settings import Settings
 
 BACKOFF_LIMIT: Final = 40

@@ -16,7 +16,7 @@ from fastgen_operator.fingerprint import (
     fingerprint,
 )
 from fastgen_operator.merge import MERGE_KEYS, identity
-from fastgen_operator.quantity import quantity
+from fastgen_api.quantity import quantity
 
 QUANTITY_FIELDS: Final = frozenset({"limits", "requests", "sizeLimit"})
 """Fields whose values the API server rewrites: 1024Mi is read back as 1Gi."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.merge import TemplateError
-from fastgen_operator.quantity import MAX_EXPONENT, MAX_LENGTH, is_boundless
+from fastgen_api.quantity import MAX_EXPONENT, MAX_LENGTH, is_boundless
 
 PATH: Final = "spec.podTemplate"
 LISTS: Final = ("containers", "initContainers", "volumes")

@@ -30,8 +30,6 @@ UNSUPPORTED = [
     ("scaling/minReplicas", 0, "spec.scaling.minReplicas"),
     ("scaling/scaleToZero", {"idleSeconds": 60}, "spec.scaling.scaleToZero"),
     ("scaling/scaleToZero", {}, "spec.scaling.scaleToZero"),
-    ("scaling/behavior/scaleUp/tolerance", "0.1", "spec.scaling.behavior.scaleUp.tolerance"),
-    ("scaling/behavior/scaleDown/tolerance", "0.1", "spec.scaling.behavior.scaleDown.tolerance"),
     ("balancer/name", "shared", "spec.balancer.name"),
     ("balancer/routing", "Prefix", "spec.balancer.routing"),
     ("balancer/routes", [], "spec.balancer.routes"),

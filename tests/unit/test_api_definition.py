@@ -27,8 +27,6 @@ NOT_YET = {
     "spec.engine.quantization": "Int8 and FP8",
     "spec.scaling.minReplicas": "0",
     "spec.scaling.scaleToZero": "",
-    "spec.scaling.behavior.scaleUp.tolerance": "",
-    "spec.scaling.behavior.scaleDown.tolerance": "",
     "spec.balancer.name": "",
     "spec.balancer.routing": "Prefix",
     "spec.balancer.routes": "",
