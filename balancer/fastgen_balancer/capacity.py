@@ -21,6 +21,9 @@ HALF_LIFE_SECONDS: Final = 12 * 3600.0
 """`carried` falls to a half in this time unless it is seen again."""
 OVERLOAD_SECONDS: Final = 24 * 3600.0
 """`overload` is forgotten after this time, so that a replica gets another try."""
+MISSED_SECONDS: Final = 2 * 3600.0
+"""A demand at which the SLO was missed is avoided that long: once in that time it may be tried
+again, and so cost two changes of direction."""
 FULL: Final = 0.9
 """Share of the batch or the KV blocks from which on a replica is near its maximum."""
 BACKLOG_SECONDS: Final = 1.0
@@ -58,10 +61,18 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The two bounds of a replica's capacity; None: not known."""
+    """The bounds of a replica's capacity; None: not known."""
 
     carried: Seen | None = None
     overload: Seen | None = None
+    missed: Seen | None = None
+    """Demand per replica at which the SLO was missed, since they had more than they could do: with
+    requests that come in bursts less than what one of them can do on the whole."""
+
+    def missed_at(self, now: float) -> float | None:
+        if self.missed is None or now - self.missed.at > MISSED_SECONDS:
+            return None
+        return self.missed.work
 
     def carried_at(self, now: float) -> float | None:
         if self.carried is None:
@@ -164,6 +175,14 @@ def learn(
         if carried is None or most >= carried:
             capacity = replace(capacity, carried=Seen(most, now))
     return capacity
+
+
+def note_miss(capacity: Capacity, demand_each: float, now: float) -> Capacity:
+    """The SLO is missed by saturated replicas at so much demand for each."""
+    known = capacity.missed_at(now)
+    if demand_each <= 0 or (known is not None and demand_each >= known):
+        return capacity
+    return replace(capacity, missed=Seen(demand_each, now))
 
 
 def above_carried(capacity: Capacity, most: float, now: float) -> bool:

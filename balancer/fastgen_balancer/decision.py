@@ -79,6 +79,8 @@ class Memory:
     changes: tuple[Change, ...] = ()
     replicas: int | None = None
     """`spec.replicas` at the last decision."""
+    decided: int | None = None
+    """What that decision was."""
     pending_since: float | None = None
     """Since when replicas are missing; kept until all have been ready for a short window."""
     full_since: float | None = None
@@ -132,3 +134,5 @@ class Sight:
     """Work per second that a replica was seen to carry while the SLO was held."""
     most: float
     """Work per second that a replica is taken to carry at most."""
+    missed: float | None
+    """Demand per replica at which the SLO was missed."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 from fastgen_balancer.behavior import Change
@@ -30,7 +31,9 @@ def observe(signals: Signals, policy: Policy, memory: Memory, now: float) -> Mem
         full = now if full is None else full
         if now - full >= SHORT_WINDOW_SECONDS:
             pending, full = None, None
-    memory = _changed(_keyed(memory, policy), delta, now)
+    # What was decided was written then; what somebody else wrote is as young as can be.
+    when = memory.at if memory.decided == current and memory.at is not None else now
+    memory = _changed(_keyed(memory, policy), delta, when, now)
     saturated = 0 < local.ready_endpoints <= local.saturated_endpoints
     return replace(
         memory,
@@ -105,12 +108,13 @@ def _keyed(memory: Memory, policy: Policy) -> Memory:
     )
 
 
-def _changed(memory: Memory, delta: int, now: float) -> Memory:
+def _changed(memory: Memory, delta: int, when: float, now: float) -> Memory:
     changes = tuple(change for change in memory.changes if change.at > now - KEPT_SECONDS)
     if not delta:
         return replace(memory, changes=changes)
-    turned = turns((*changes, Change(now, delta)), now - 1e-9) if changes else 0
-    changes = (*changes, Change(now, delta))
+    before = turns(changes, -inf)
+    changes = (*changes, Change(when, delta))
+    turned = turns(changes, -inf) - before
     if len(changes) > MOST_CHANGES:
         changes = _merged(changes)
     return replace(memory, changes=changes, reversals=memory.reversals + turned)

@@ -3,7 +3,15 @@
 from dataclasses import replace
 from typing import Final
 
-from fastgen_balancer.capacity import Judgement, Verdict, fresh, judge, learn, saturated_fleet
+from fastgen_balancer.capacity import (
+    Judgement,
+    Verdict,
+    fresh,
+    judge,
+    learn,
+    note_miss,
+    saturated_fleet,
+)
 from fastgen_balancer.decision import Memory, Recommendation, Rule, Sight, Wish
 from fastgen_balancer.demand import Demand, demand_of, request_work
 from fastgen_balancer.inputs import inputs_of
@@ -30,11 +38,11 @@ def recommend(
     memory = observe(signals, policy, memory, now)
     sight, memory = _look(signals, policy, memory, now)
     wish = bounded(wish_for(sight, policy), policy)
-    wish = replace(wish, inputs=inputs_of(sight, policy))
-    after = remember(memory, wish, policy, now)
-    if wish.rule in AT_ONCE and not _is_forbidden(wish, policy):
-        return wish, after
-    return paced(wish, signals.replicas, policy, memory, now), after
+    decision = wish = replace(wish, inputs=inputs_of(sight, policy))
+    if wish.rule not in AT_ONCE or _is_forbidden(wish, policy):
+        decision = paced(wish, signals.replicas, policy, memory, now)
+    memory = remember(memory, wish, policy, now)
+    return decision, replace(memory, decided=decision.replicas)
 
 
 def _is_forbidden(wish: Wish, policy: Policy) -> bool:
@@ -62,6 +70,10 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
             known_at=now,
             request_work=each,
         )
+        if judgement.verdict is Verdict.MISSED and saturated and demand and local.ready_endpoints:
+            each_has = demand.total / local.ready_endpoints
+            missed_here = note_miss(memory.capacity, each_has, now)
+            memory = replace(memory, capacity=missed_here)
         demand, memory = _look_ahead(demand, memory, now)
     lack = lack_of(signals, policy)
     memory = _look_for_rest(signals, demand, lack, memory, now)
@@ -89,6 +101,7 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         demand=demand,
         carried=memory.capacity.carried_at(now),
         most=memory.capacity.most_at(now),
+        missed=memory.capacity.missed_at(now),
     )
     return sight, memory
 

@@ -167,8 +167,12 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
         text = f"{running:.0f} requests run, each could have a replica of {alone} to itself"
         return Wish(alone, Rule.DEMAND_FITS_FEWER, text)
     share = policy.headroom * policy.down_margin
+    # A demand per replica at which the SLO was missed is kept away from.
+    least = needed(demand.present, sight.missed * policy.down_margin) if sight.missed else 1
+    if least >= current:
+        return None
     if sight.carried:
-        fits = max(1, needed(demand.present, sight.carried * share))
+        fits = max(1, least, needed(demand.present, sight.carried * share))
         if fits < current:
             text = (
                 f"{demand.present:.2f} engine-seconds/s are asked for, {fits} replicas did "

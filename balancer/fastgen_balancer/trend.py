@@ -14,6 +14,8 @@ EVERY_SECONDS: Final = 10.0
 KEPT_SECONDS: Final = 300.0
 _FEWEST: Final = 12
 _TAU: Final = 0.6
+_TAU_LATEST: Final = 0.8
+"""Of the fewest samples, which chance puts in order more often."""
 _RISE: Final = 0.25
 """Of the samples' median; steady arrivals at random rarely climb by as much in good order."""
 _MOST: Final = 0.5
@@ -37,7 +39,16 @@ def note(samples: Sequence[Sample], demand: float, now: float) -> tuple[Sample, 
 
 
 def rise_ahead(samples: Sequence[Sample], lead_seconds: float) -> float:
-    """By how much the demand will have risen after so long; 0 unless it clearly rises."""
+    """By how much the demand will have risen after so long; 0 unless it clearly rises.
+
+    Looked for in all samples, and in the latest, which tell of a rise that has just begun.
+    """
+    slope = max(_slope(samples, _TAU), _slope(samples[-_FEWEST:], _TAU_LATEST))
+    return min(slope * lead_seconds, _MOST * samples[-1].demand) if slope else 0.0
+
+
+def _slope(samples: Sequence[Sample], least_tau: float) -> float:
+    """Per second; 0 unless it is clear."""
     if len(samples) < _FEWEST:
         return 0.0
     slopes = [
@@ -52,6 +63,4 @@ def rise_ahead(samples: Sequence[Sample], lead_seconds: float) -> float:
     slope = median(slopes)
     rise = slope * (samples[-1].at - samples[0].at)
     usual = median(sample.demand for sample in samples)
-    if tau < _TAU or rise < _RISE * usual:
-        return 0.0
-    return min(slope * lead_seconds, _MOST * samples[-1].demand)
+    return slope if tau >= least_tau and rise >= _RISE * usual else 0.0

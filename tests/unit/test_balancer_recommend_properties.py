@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -226,3 +227,46 @@ def test_a_slow_start_does_not_cascade() -> None:
     policy = replace(POLICY, pending_seconds=600.0)
     changes = live(lambda _: 1.8, 330.0, fleet, policy)
     assert [n for _, n, _ in changes] == [2]
+
+
+@pytest.mark.parametrize(("load", "work"), [(0.8, 0.1), (0.8, 1.0), (2.5, 1.0), (1.5, 3.0)])
+def test_arrivals_at_random_turn_the_number_twice_an_hour_at_most(load: float, work: float) -> None:
+    """Requests come as a Poisson process, and what each asks for varies as much as its mean."""
+    random, tick = Random(f"{load} {work}"), 5.0
+
+    def offered(_: float) -> float:
+        total, at = 0.0, random.expovariate(load / work)
+        while at < tick:
+            total += random.expovariate(1 / work)
+            at += random.expovariate(load / work)
+        return total / tick
+
+    begin = round(load / 0.7 + 0.5)
+    fleet = Fleet(1.0, 60.0, begin, [-1000.0] * begin, request_work=work)
+    changes = live(offered, 2 * 3600.0, fleet, replace(POLICY, max_replicas=16), tick)
+    counts = [begin, *(n for _, n, _ in changes)]
+    steps = [after - before for before, after in pairwise(counts)]
+    assert sum(one * next_ < 0 for one, next_ in pairwise(steps)) <= 4
+
+
+def ramp(tell: Callable[[float, int], None]) -> None:
+    """Demand for one replica grows to one for five within ten minutes; cold starts take two."""
+    fleet = Fleet(capacity=1.0, cold_start=120.0, replicas=1)
+    policy = replace(POLICY, pending_seconds=240.0, lead_seconds=120.0)
+
+    def load(now: float) -> float:
+        tell(fleet.backlog, fleet.replicas)
+        return 0.3 + 3.5 * min(1.0, max(0.0, now - 300) / 600)
+
+    live(load, 1800.0, fleet, policy)
+
+
+def test_what_rises_is_met_earlier_than_without_a_look_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_look: list[float] = []
+    without: list[float] = []
+    ramp(lambda backlog, _: with_look.append(backlog))
+    monkeypatch.setattr("fastgen_balancer.recommend.rise_ahead", lambda *_: 0.0)
+    ramp(lambda backlog, _: without.append(backlog))
+    assert 0 < sum(with_look) < 0.5 * sum(without)
