@@ -21,6 +21,9 @@ HALF_LIFE_SECONDS: Final = 12 * 3600.0
 """`carried` falls to a half in this time unless it is seen again."""
 OVERLOAD_SECONDS: Final = 24 * 3600.0
 """`overload` is forgotten after this time, so that a replica gets another try."""
+SETTLED_SECONDS: Final = 120.0
+"""Misses count against a number of replicas that was there for so long: answers that began before
+are told of late."""
 MISSED_SECONDS: Final = 2 * 3600.0
 """A demand at which the SLO was missed is avoided that long: once in that time it may be tried
 again, and so cost two changes of direction."""

@@ -136,3 +136,5 @@ class Sight:
     """Work per second that a replica is taken to carry at most."""
     missed: float | None
     """Demand per replica at which the SLO was missed."""
+    highest: float
+    """Demand of the last minutes, as which `missed` counts."""

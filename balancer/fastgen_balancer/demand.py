@@ -26,7 +26,12 @@ class Demand:
     def total(self) -> float:
         """What the replicas must carry from `lead_seconds` on."""
         left = max(0.0, self.backlog + self.growth * self.lead_seconds)
-        return max(0.0, self.arriving) + self.ahead + left / self.lead_seconds
+        return self.steady + left / self.lead_seconds
+
+    @property
+    def steady(self) -> float:
+        """What they must carry once the backlog is gone, however many of them come meanwhile."""
+        return max(0.0, self.arriving) + self.ahead
 
     @property
     def present(self) -> float:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from fastgen_balancer.capacity import (
+    SETTLED_SECONDS,
     Judgement,
     Verdict,
     fresh,
@@ -63,18 +64,20 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         missed = judgement.verdict is Verdict.MISSED and not saturated
         missed_since = since(memory.missed_since, missed, now)
         missed_long = missed_since is not None and now - missed_since > SHORT_WINDOW_SECONDS
+        capacity = memory.capacity
+        if memory.full_since is None:
+            # New replicas take from what the others do: for a window no rate is anybody's capacity.
+            capacity = learn(capacity, readings, judgement, policy, missed_long, now)
         memory = replace(
             memory,
-            capacity=learn(memory.capacity, readings, judgement, policy, missed_long, now),
+            capacity=capacity,
             missed_since=missed_since,
             known_at=now,
             request_work=each,
         )
-        if judgement.verdict is Verdict.MISSED and saturated and demand and local.ready_endpoints:
-            each_has = demand.total / local.ready_endpoints
-            missed_here = note_miss(memory.capacity, each_has, now)
-            memory = replace(memory, capacity=missed_here)
         demand, memory = _look_ahead(demand, memory, now)
+        if judgement.verdict is Verdict.MISSED and saturated and demand:
+            memory = _note_miss(demand, local.ready_endpoints, memory, now)
     lack = lack_of(signals, policy)
     memory = _look_for_rest(signals, demand, lack, memory, now)
     ready = min(local.ready_endpoints, signals.replicas)
@@ -102,6 +105,7 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         carried=memory.capacity.carried_at(now),
         most=memory.capacity.most_at(now),
         missed=memory.capacity.missed_at(now),
+        highest=_highest(demand, memory),
     )
     return sight, memory
 
@@ -113,6 +117,24 @@ def _look_ahead(demand: Demand | None, memory: Memory, now: float) -> tuple[Dema
     samples = note(memory.samples, max(0.0, demand.arriving), now)
     ahead = rise_ahead(samples, demand.lead_seconds)
     return replace(demand, ahead=ahead), replace(memory, samples=samples)
+
+
+def _note_miss(demand: Demand, ready: int, memory: Memory, now: float) -> Memory:
+    """Notes at how much demand for each replica the SLO is missed, if that can be told.
+
+    The highest demand of the last minutes counts: those whose answers are late now came then.
+    """
+    if not ready or memory.pending_since is not None:
+        return memory
+    if any(change.at > now - SETTLED_SECONDS for change in memory.changes):
+        return memory
+    each_has = _highest(demand, memory) / ready
+    return replace(memory, capacity=note_miss(memory.capacity, each_has, now))
+
+
+def _highest(demand: Demand | None, memory: Memory) -> float:
+    now = 0.0 if demand is None else demand.present
+    return max([now, *(sample.demand for sample in memory.samples)])
 
 
 def _look_for_rest(

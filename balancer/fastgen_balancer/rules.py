@@ -28,7 +28,7 @@ def wish_for(sight: Sight, policy: Policy) -> Wish:
         if call is not None and call.replicas > sight.ready
     ]
     if calls:
-        return _supplied(max(calls, key=lambda call: call.replicas), sight)
+        return _supplied(max(calls, key=lambda call: call.replicas), sight, policy)
     if sight.lack is not None:
         return Wish(current, Rule.NO_SIGNAL, sight.lack.message)
     return _missed(sight) or _fewer(sight, policy) or _steady(sight, policy)
@@ -48,14 +48,21 @@ def _at_zero(sight: Sight) -> Wish:
     return Wish(0, Rule.STEADY, "no replicas, and no requests for them")
 
 
-def _supplied(call: Wish, sight: Sight) -> Wish:
-    """Lets a call through, at most doubling, unless replicas that are still to come may do."""
-    current = sight.replicas
-    replicas = min(call.replicas, 2 * max(1, sight.ready))
+def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
+    """Lets a call through unless replicas that are still to come may do.
+
+    They surely do not where more arrives than all of them carry. Otherwise nobody knows by how much
+    the call is right, and it doubles the ready ones at most.
+    """
+    current, firm = sight.replicas, _firm(sight, policy)
+    replicas = max(firm, min(call.replicas, 2 * max(1, sight.ready)))
     missing = max(0, current - sight.ready)
     if sight.blocked:
         text = f"no node takes {missing} of {current}, nor would one take more"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.CAPACITY_BLOCKED,))
+    # With new ones just ready neither what each does nor what waits for whom is settled.
+    if firm > current and not (sight.pending and not missing):
+        return Wish(replicas, call.rule, call.message)
     if sight.pending and not sight.stuck:
         text = f"{missing} not ready yet" if missing else "new ones have just become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.PENDING_REPLICAS,))
@@ -66,6 +73,17 @@ def _supplied(call: Wish, sight: Sight) -> Wish:
         text = f"{missing} of {current} do not become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.STUCK_REPLICAS,))
     return Wish(replicas, call.rule, call.message)
+
+
+def _firm(sight: Sight, policy: Policy) -> int:
+    """Replicas that what arrives needs, if it is more than those that there are carry."""
+    each = sight.most * policy.headroom
+    if sight.demand is None:
+        return 0
+    steady = sight.demand.steady
+    if steady <= sight.replicas * each * (1 + policy.up_tolerance):
+        return 0
+    return needed(steady, each)
 
 
 def _queue(sight: Sight) -> Wish | None:
@@ -168,7 +186,7 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
         return Wish(alone, Rule.DEMAND_FITS_FEWER, text)
     share = policy.headroom * policy.down_margin
     # A demand per replica at which the SLO was missed is kept away from.
-    least = needed(demand.present, sight.missed * policy.down_margin) if sight.missed else 1
+    least = needed(sight.highest, sight.missed * policy.down_margin) if sight.missed else 1
     if least >= current:
         return None
     if sight.carried:

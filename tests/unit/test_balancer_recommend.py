@@ -28,7 +28,7 @@ def test_steady_load_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "replicas"), [(1.7, 2), (1.71, 3), (2.55, 3), (2.56, 4), (5.0, 4)]
+    ("work", "replicas"), [(1.7, 2), (1.71, 3), (2.55, 3), (2.56, 4), (5.0, 6)]
 )
 @pytest.mark.parametrize("memory", [None, "known"])
 def test_demand_above_capacity_asks_for_what_it_needs(
@@ -64,6 +64,7 @@ def test_refused_requests_are_demand() -> None:
 
 def test_a_shrinking_backlog_needs_no_replica() -> None:
     full = metrics([reading("r0", 1.0, waiting=100.0, waiting_growth=-1.0, running=60.0)], bad=50.0)
+    full = replace(full, arriving=0.7)
     decision = decide(Signals(1, local(1, in_flight=160), full), memory=knowing())
     assert (decision.replicas, decision.blockers) == (1, (Blocker.BACKLOG_SHRINKS,))
     slower = replace(full, replicas=(replace(full.replicas[0], waiting_growth=-0.1),))
@@ -217,6 +218,19 @@ def test_pending_replicas_are_supply_until_they_are_late() -> None:
     assert {n for n, _ in seen} == {2}
     assert seen[2] == (2, (Blocker.PENDING_REPLICAS,))
     assert seen[-1] == (2, (Blocker.STUCK_REPLICAS,))
+
+
+@pytest.mark.parametrize(("arriving", "replicas"), [(3.3, 4), (3.5, 5), (6.0, 8)])
+def test_pending_replicas_hold_back_what_they_will_carry_and_no_more(
+    arriving: float, replicas: int
+) -> None:
+    """Four are there for 3.4 of work; two of them are still to come, and a backlog grows."""
+    full = [reading(f"r{i}", 1.0, waiting=50.0, waiting_growth=2.0, running=60.0) for i in (0, 1)]
+    known = replace(metrics(full), arriving=arriving)
+    memory = replace(knowing(), pending_since=9_990.0)
+    decision = decide(Signals(4, local(2, in_flight=120), known), memory=memory)
+    assert decision.replicas == replicas
+    assert (decision.blockers == (Blocker.PENDING_REPLICAS,)) == (replicas == 4)
 
 
 def test_late_replicas_do_not_hold_back_the_others() -> None:

@@ -65,6 +65,11 @@ def test_replicas_that_are_to_come_are_not_asked_for_twice(
     signals: Signals, policy: Policy, memory: Memory
 ) -> None:
     signals = replace(signals, replicas=max(1, signals.replicas))
+    if isinstance(signals.metrics, MetricSignals):
+        # Unless more arrives than those that are to come could carry.
+        few = replace(signals.metrics, arriving=0.0, short=None, queue_growth=None)
+        signals = replace(signals, metrics=few)
+    memory = replace(memory, samples=())
     waiting = replace(signals.local, ready_endpoints=signals.replicas - 1)
     memory = replace(memory, pending_since=NOW - 1, replicas=signals.replicas)
     decision, _ = recommend(replace(signals, local=waiting), policy, memory, NOW)
@@ -175,7 +180,7 @@ def test_a_burst_gets_what_it_needs_and_gives_it_back(target: float | None) -> N
     changes = live(lambda now: 2.5 if 100 <= now < 1300 else 0.05, 3000.0, fleet, policy)
     counts = [n for _, n, _ in changes]
     assert fleet.backlog == 0
-    assert max(counts) in (3, 4, 5)  # four for the load, one for the backlog
+    assert max(counts) in (3, 4, 5, 6)  # three for the load, the others for the backlog
     assert (
         counts
         == sorted(counts[: counts.index(max(counts)) + 1]) + counts[counts.index(max(counts)) + 1 :]
@@ -226,7 +231,8 @@ def test_a_slow_start_does_not_cascade() -> None:
     fleet = Fleet(capacity=1.0, cold_start=300.0)
     policy = replace(POLICY, pending_seconds=600.0)
     changes = live(lambda _: 1.8, 330.0, fleet, policy)
-    assert [n for _, n, _ in changes] == [2]
+    # What 1.8 needs with a headroom of 85 %, however long it takes to come.
+    assert [n for _, n, _ in changes] == [3]
 
 
 @pytest.mark.parametrize(("load", "work"), [(0.8, 0.1), (0.8, 1.0), (2.5, 1.0), (1.5, 3.0)])

@@ -108,6 +108,11 @@ class Workload:
             decode + factor * _own_seconds((c for c in chunks if c[1] == 1), cost),
         )
 
+    def decode(self, own_seconds: float, cost: StepCost, pace: Pace) -> None:
+        """Steps of answers alone were computed, whose chunks' own seconds are these."""
+        prefill, decode = self._done
+        self._done = prefill, decode + price(cost, pace, self._usual_tokens) * own_seconds
+
     def total(self, num_owed: int, cost: StepCost | None, pace: Pace) -> Work:
         """num_owed: tokens that all requests still have to compute before their next ones."""
         owed = 0.0
