@@ -152,7 +152,7 @@ def _look_for_rest(
         demand.is_none
         and not any(r.running or r.waiting for r in metrics.replicas)
         and not metrics.queued_requests
-        and not (local.queued_requests or local.in_flight_requests)
+        and not (local.queued_requests or local.in_flight_requests or local.unheard_balancers)
         and (metrics.short is None or metrics.short.all == 0)
         and local.ready_endpoints > 0
     )

@@ -11,16 +11,18 @@ from fastgen_api.names import Outcome, Target
 
 @dataclass(frozen=True, slots=True)
 class LocalSignals:
-    """What this balancer pod sees itself, now: it can call for replicas, never let them go."""
+    """What the balancer pods see themselves, now: it can call for replicas, never let them go."""
 
     queued_requests: int
-    """Requests held here because no replica takes them."""
+    """Requests held because no replica takes them."""
     in_flight_requests: int
     """Requests sent to a replica and not ended."""
     ready_endpoints: int
     """Endpoints that may be picked."""
     saturated_endpoints: int
     """Ready endpoints whose GetLoad tells of waiting requests, a full batch or full blocks."""
+    unheard_balancers: int = 0
+    """Other balancer pods that did not answer: what they hold is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ BUSY = [
     (replace(ONE, short=outcomes(0.0, refused=1.0)), None),
     (ONE, local(1, in_flight=1)),
     (ONE, local(1, queued=1)),
+    (ONE, replace(local(1), unheard_balancers=1)),
 ]
 
 
