@@ -16,6 +16,8 @@ BALANCER_MANAGER: Final = "fastgen-balancer"
 """Field manager of the balancer's leader: `slo`, `lastDecision` and its two conditions."""
 
 PAUSED_ANNOTATION: Final = f"{GROUP}/paused"
+MEMO_ANNOTATION: Final = f"{GROUP}/autoscaler-memo"
+"""On the autoscaler's Lease: what its leader remembers, for the next one. JSON, nobody else's."""
 
 DEPLOYMENT_LABEL: Final = f"{GROUP}/deployment"
 """Label of every child: the name of the FastGenDeployment that it belongs to."""
@@ -152,6 +154,13 @@ class Target(StrEnum):
     GAP = "gap"
 
 
+class Phase(StrEnum):
+    """Whose work it is, label `phase` of `Metric.ARRIVED_WORK` and `Metric.DONE_WORK`."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 class MetricLabel:
     """Labels that our processes put on each of their series themselves.
 
@@ -181,6 +190,10 @@ class Metric:
     WAITING_REQUESTS: Final = "fastgen_waiting_requests"
     OWED_TOKENS: Final = "fastgen_owed_tokens"
     KV_USAGE: Final = "fastgen_kv_usage_ratio"
+    ARRIVED_REQUESTS: Final = "fastgen_arrived_requests_total"
+    ARRIVED_WORK: Final = "fastgen_arrived_engine_seconds_total"
+    DONE_WORK: Final = "fastgen_done_engine_seconds_total"
+    OWED_WORK: Final = "fastgen_owed_engine_seconds"
     STEP_SECONDS: Final = "fastgen_step_seconds"
     STEP_TOKENS: Final = "fastgen_step_tokens"
     STEP_RATIO: Final = "fastgen_step_measured_to_predicted_ratio"
@@ -202,6 +215,10 @@ class Metric:
     DESIRED_REPLICAS: Final = "fastgen_autoscaler_desired_replicas"
     LEADER: Final = "fastgen_autoscaler_leader"
     DECISIONS: Final = "fastgen_autoscaler_decisions_total"
+    BLOCKED_DECISIONS: Final = "fastgen_autoscaler_blocked_decisions_total"
+    REVERSALS: Final = "fastgen_autoscaler_reversals_total"
+    DEMAND: Final = "fastgen_autoscaler_demand_engine_seconds"
+    CAPACITY: Final = "fastgen_autoscaler_capacity_engine_seconds"
     # Operator.
     RECONCILES: Final = "fastgen_operator_reconciles_total"
     RECONCILE_SECONDS: Final = "fastgen_operator_reconcile_seconds"

@@ -29,11 +29,20 @@ class Change:
 def remember(
     history: Sequence[Wished], replicas: int, now: float, keep_seconds: float
 ) -> tuple[Wished, ...]:
-    """Appends a wish; runs of equal wishes are one entry, since only their latest time matters."""
-    kept = [wish for wish in history if wish.at > now - keep_seconds]
-    if kept and kept[-1].replicas == replicas:
-        kept.pop()
-    return (*kept, Wished(now, replicas))
+    """Appends a wish, and keeps those that may yet be the highest or the lowest of a window.
+
+    A later wish that is as high, or as low, outlasts an earlier one: nothing is lost, and no more
+    than two wishes per number of replicas are kept.
+    """
+    kept = [Wished(now, replicas)]
+    highest = lowest = replicas
+    for wish in reversed(history):
+        if wish.at <= now - keep_seconds:
+            continue
+        if not lowest <= wish.replicas <= highest:
+            kept.append(wish)
+            highest, lowest = max(highest, wish.replicas), min(lowest, wish.replicas)
+    return tuple(reversed(kept))
 
 
 def stabilise(

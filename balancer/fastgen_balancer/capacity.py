@@ -1,7 +1,9 @@
 """What a replica is known to carry, learned from what it was seen to carry.
 
-Two bounds per replica, in tokens per second: `carried`, the most while the SLO was held (its true
-capacity is no less), and `overload`, what it made while it had more than it could do (no more).
+Two bounds per replica, in engine-seconds of work per second: `carried`, the most while the SLO was
+held (its true capacity is no less), and `overload`, what it did while it had more than it could (no
+more). Until then the latency model's word counts: steps that keep the pace do `PREDICTED` of work
+per second, whatever the model and the GPU.
 """
 
 from dataclasses import dataclass, replace
@@ -12,14 +14,23 @@ from typing import Final
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
 
+PREDICTED: Final = 1.0
+"""Engine-seconds of work that a replica does per second when its steps are as long as its pace
+allows; fewer blocks or places than that takes make it less, which only shows under load."""
 HALF_LIFE_SECONDS: Final = 12 * 3600.0
 """`carried` falls to a half in this time unless it is seen again."""
 OVERLOAD_SECONDS: Final = 24 * 3600.0
 """`overload` is forgotten after this time, so that a replica gets another try."""
+SETTLED_SECONDS: Final = 120.0
+"""Misses count against a number of replicas that was there for so long: answers that began before
+are told of late."""
+MISSED_SECONDS: Final = 2 * 3600.0
+"""A demand at which the SLO was missed is avoided that long: once in that time it may be tried
+again, and so cost two changes of direction."""
 FULL: Final = 0.9
 """Share of the batch or the KV blocks from which on a replica is near its maximum."""
 BACKLOG_SECONDS: Final = 1.0
-"""A prompt backlog of this many seconds of the replica's work."""
+"""A backlog of this many seconds of the replica's time."""
 ABOVE: Final = 1.1
 """Loads closer than 10 % are the same load."""
 
@@ -45,31 +56,46 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Tokens per second of one replica, and when."""
+    """Engine-seconds of work per second of one replica, and when."""
 
-    tokens_per_second: float
+    work: float
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The two bounds of a replica's capacity, in tokens per second; None: not known."""
+    """The bounds of a replica's capacity; None: not known."""
 
     carried: Seen | None = None
     overload: Seen | None = None
+    missed: Seen | None = None
+    """Demand per replica at which the SLO was missed, since they had more than they could do: with
+    requests that come in bursts less than what one of them can do on the whole."""
+
+    def missed_at(self, now: float) -> float | None:
+        if self.missed is None or now - self.missed.at > MISSED_SECONDS:
+            return None
+        return self.missed.work
 
     def carried_at(self, now: float) -> float | None:
         if self.carried is None:
             return None
         half_lives = max(0.0, now - self.carried.at) / HALF_LIFE_SECONDS
-        carried = self.carried.tokens_per_second * exp2(-half_lives)
+        carried = self.carried.work * exp2(-half_lives)
         overload = self.overload_at(now)
         return carried if overload is None else min(carried, overload)
+
+    def most_at(self, now: float) -> float:
+        """The most that a replica is taken to carry within the SLO."""
+        held = max(PREDICTED, self.carried_at(now) or 0.0)
+        overload = self.overload_at(now)
+        # Overloaded, it may do more than with steps as short as the pace asks for.
+        return held if overload is None else min(held, overload)
 
     def overload_at(self, now: float) -> float | None:
         if self.overload is None or now - self.overload.at > OVERLOAD_SECONDS:
             return None
-        return self.overload.tokens_per_second
+        return self.overload.work
 
 
 def fresh(metrics: MetricSignals, policy: Policy) -> tuple[ReplicaReading, ...]:
@@ -79,12 +105,11 @@ def fresh(metrics: MetricSignals, policy: Policy) -> tuple[ReplicaReading, ...]:
 
 def saturated(reading: ReplicaReading, policy: Policy) -> bool:
     """Whether a replica had more than it could do for the whole short window."""
-    work = reading.tokens_per_second or 0.0
     return (
         (reading.waiting_floor or 0.0) > 0
         or (reading.kv_usage_floor or 0.0) >= FULL
         or (reading.running_floor or 0.0) >= FULL * policy.max_concurrent_requests
-        or (reading.owed_floor or 0.0) > max(work, 1.0) * BACKLOG_SECONDS
+        or (reading.owed_floor or 0.0) > BACKLOG_SECONDS
     )
 
 
@@ -138,21 +163,29 @@ def learn(
 
     `missed_long`: the SLO has been missed for a whole window without saturation.
     """
-    measured = [r for r in readings if r.whole_window and (r.tokens_per_second or 0.0) > 0]
+    measured = [r for r in readings if r.whole_window and (r.work or 0.0) > 0]
     if not measured:
         return capacity
-    most = max(r.tokens_per_second or 0.0 for r in measured)
+    most = max(r.work or 0.0 for r in measured)
     full = any(saturated(r, policy) for r in measured)
     # The busiest one, full or not: a sick replica's rate says nothing about the others.
     if full or (missed_long and above_carried(capacity, most, now)):
         capacity = replace(capacity, overload=Seen(most, now))
     if judgement.verdict in (Verdict.GOOD, Verdict.UNSET):
-        if capacity.overload and most > capacity.overload.tokens_per_second:
+        if capacity.overload and most > capacity.overload.work:
             capacity = replace(capacity, overload=Seen(most, now))
         carried = capacity.carried_at(now)
         if carried is None or most >= carried:
             capacity = replace(capacity, carried=Seen(most, now))
     return capacity
+
+
+def note_miss(capacity: Capacity, demand_each: float, now: float) -> Capacity:
+    """The SLO is missed by saturated replicas at so much demand for each."""
+    known = capacity.missed_at(now)
+    if demand_each <= 0 or (known is not None and demand_each >= known):
+        return capacity
+    return replace(capacity, missed=Seen(demand_each, now))
 
 
 def above_carried(capacity: Capacity, most: float, now: float) -> bool:

@@ -7,11 +7,14 @@ from fastgen_balancer.behavior import Change, Wished
 from fastgen_balancer.capacity import Capacity, Judgement
 from fastgen_balancer.demand import Demand
 from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
+from fastgen_balancer.trend import Sample
 
 
 class Rule(StrEnum):
     """Which rule gave the number."""
 
+    FROM_ZERO = "FromZero"
+    TO_ZERO = "ToZero"
     BELOW_MINIMUM = "BelowMinimum"
     ABOVE_MAXIMUM = "AboveMaximum"
     QUEUE_AT_BALANCER = "QueueAtBalancer"
@@ -34,6 +37,9 @@ class Blocker(StrEnum):
     PENDING_REPLICAS = "PendingReplicas"
     STUCK_REPLICAS = "StuckReplicas"
     BACKLOG_SHRINKS = "BacklogShrinks"
+    CAPACITY_BLOCKED = "CapacityBlocked"
+    TOLERANCE = "Tolerance"
+    FLAPPING = "Flapping"
     MAX_REPLICAS = "MaxReplicas"
     FOREIGN_SCALER = "ForeignScaler"
     FROZEN = "Frozen"
@@ -47,6 +53,8 @@ class Recommendation:
     rule: Rule
     message: str
     blockers: tuple[Blocker, ...] = ()
+    inputs: tuple[tuple[str, str], ...] = ()
+    """What it rests on, name by name, as people read it."""
 
 
 Wish = Recommendation
@@ -55,14 +63,24 @@ Wish = Recommendation
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one decision leaves for the next."""
+    """What one decision leaves for the next, under another leader, too."""
 
+    at: float | None = None
+    """When the last decision was made."""
     capacity: Capacity = field(default_factory=Capacity)
     capacity_key: str = ""
+    capacities: tuple[tuple[str, Capacity], ...] = ()
+    """What was known under other keys, the latest first."""
+    request_work: float | None = None
+    """Engine-seconds of a mean request, as of the last time that some arrived."""
+    samples: tuple[Sample, ...] = ()
+    """Demands of the last minutes."""
     wishes: tuple[Wished, ...] = ()
     changes: tuple[Change, ...] = ()
     replicas: int | None = None
     """`spec.replicas` at the last decision."""
+    decided: int | None = None
+    """What that decision was."""
     pending_since: float | None = None
     """Since when replicas are missing; kept until all have been ready for a short window."""
     full_since: float | None = None
@@ -72,6 +90,10 @@ class Memory:
     """Since when the SLO is missed while the replicas are not saturated."""
     known_at: float | None = None
     """When the metrics were known last."""
+    idle_since: float | None = None
+    """Since when each decision knew that nothing arrived, waited or ran."""
+    reversals: int = 0
+    """How often the number went the other way than the time before."""
 
 
 def start(replicas: int, now: float, last_change_at: float | None = None) -> Memory:
@@ -90,6 +112,12 @@ class Sight:
     """Replicas are not ready, or have not been for a whole short window."""
     stuck: bool
     """They should have been ready long ago, and are no supply."""
+    blocked: bool
+    """No node takes them, and none would take another one."""
+    idle: bool
+    """Nothing has arrived or run for as long as the policy asks."""
+    lack: Unknown | None
+    """What is missing for a decision to let replicas go."""
     local: LocalSignals
     saturated: bool
     """The replicas together have more to do than they can."""
@@ -103,4 +131,10 @@ class Sight:
     judgement: Judgement
     demand: Demand | None
     carried: float | None
-    overload: float | None
+    """Work per second that a replica was seen to carry while the SLO was held."""
+    most: float
+    """Work per second that a replica is taken to carry at most."""
+    missed: float | None
+    """Demand per replica at which the SLO was missed."""
+    highest: float
+    """Demand of the last minutes, as which `missed` counts."""

@@ -1,4 +1,4 @@
-"""How many tokens per second are asked for."""
+"""How much work is asked for, in engine-seconds per second."""
 
 from dataclasses import dataclass
 
@@ -7,50 +7,80 @@ from fastgen_balancer.signals import MetricSignals, ReplicaReading
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is offered, in tokens and tokens per second."""
+    """What is offered; rates in engine-seconds per second."""
 
     arriving: float
-    """What was served, what the backlog grew by, and what was refused."""
+    """What replicas took on, what queues up before them, and what was refused."""
+    done: float
+    """What replicas did: more than arrives while they catch up or answer long."""
     backlog: float
-    """What waits at the replicas and at the balancers."""
+    """Engine-seconds that wait at the replicas and at the balancers."""
     growth: float
     """Of the backlog, per second; negative while the replicas catch up."""
     lead_seconds: float
     """Until a replica that is asked for now serves, and in which it should clear the backlog."""
+    ahead: float = 0.0
+    """By how much more will arrive by then if it goes on as it did."""
 
     @property
     def total(self) -> float:
-        """Tokens per second that the replicas must carry from `lead_seconds` on."""
+        """What the replicas must carry from `lead_seconds` on."""
         left = max(0.0, self.backlog + self.growth * self.lead_seconds)
-        return max(0.0, self.arriving) + left / self.lead_seconds
+        return self.steady + left / self.lead_seconds
+
+    @property
+    def steady(self) -> float:
+        """What they must carry once the backlog is gone, however many of them come meanwhile."""
+        return max(0.0, self.arriving) + self.ahead
+
+    @property
+    def present(self) -> float:
+        """What fewer replicas would have to carry: answers under way count until they end."""
+        return max(self.total, self.done)
 
     @property
     def caught_up_soon(self) -> bool:
         """There is a backlog, and it will be gone before a new replica could help."""
         return self.backlog > 0 > self.growth * self.lead_seconds + self.backlog
 
+    @property
+    def is_none(self) -> bool:
+        """Nothing arrives, waits or is under way."""
+        return self.present == 0 and self.backlog == 0
+
+
+def request_work(metrics: MetricSignals) -> float | None:
+    """Engine-seconds of a mean request that arrived lately; None when none did."""
+    if not metrics.arriving or not metrics.arriving_requests:
+        return None
+    return metrics.arriving / metrics.arriving_requests
+
 
 def demand_of(
-    metrics: MetricSignals, readings: tuple[ReplicaReading, ...], lead_seconds: float
+    metrics: MetricSignals,
+    readings: tuple[ReplicaReading, ...],
+    each: float | None,
+    lead_seconds: float,
 ) -> Demand | None:
-    """The demand; None when what is served is not known.
+    """The demand; None when what arrives or what is done is not known.
 
-    A waiting or refused request counts as much as the mean served one.
+    each: engine-seconds of a mean request, as which waiting and refused ones count.
     """
-    served, short = metrics.tokens_per_second, metrics.short
-    if served is None:
+    if metrics.arriving is None or metrics.done is None:
         return None
     owed = sum(r.owed or 0.0 for r in readings)
-    ended = 0.0 if short is None else short.total - short.refused
-    if short is None or ended <= 0:
-        return Demand(served, owed, 0.0, lead_seconds)
-    tokens = served * short.window_seconds / ended
-    waiting = sum(r.waiting or 0.0 for r in readings) + (metrics.queued_requests or 0.0)
-    growth = sum(r.waiting_growth or 0.0 for r in readings) + (metrics.queue_growth or 0.0)
-    refused = tokens * short.refused / short.window_seconds
+    if each is None:
+        return Demand(metrics.arriving, metrics.done, owed, 0.0, lead_seconds)
+    queued, short = metrics.queued_requests or 0.0, metrics.short
+    waiting = sum(r.waiting or 0.0 for r in readings) + queued
+    queue_growth = metrics.queue_growth or 0.0
+    growth = sum(r.waiting_growth or 0.0 for r in readings) + queue_growth
+    refused = 0.0 if short is None else short.refused / short.window_seconds
     return Demand(
-        arriving=served + growth * tokens + refused,
-        backlog=max(owed, waiting * tokens),
-        growth=growth * tokens,
+        # What waits at replicas has arrived there; what balancers hold has not.
+        arriving=metrics.arriving + (queue_growth + refused) * each,
+        done=metrics.done,
+        backlog=max(owed, waiting * each),
+        growth=growth * each,
         lead_seconds=lead_seconds,
     )

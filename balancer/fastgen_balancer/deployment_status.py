@@ -23,7 +23,15 @@ WORTH_PERCENT: Final = 0.1
 """A smaller move of goodPercent is not worth a write."""
 HOLDS: Final = frozenset({Blocker.FOREIGN_SCALER, Blocker.FROZEN})
 """Blockers for which a decision is not carried out at all."""
+UNTRUE: Final = frozenset({"StaleMetrics", "NotANumber"})
+"""What is missing when outcomes of requests are no news, either."""
 OWN_CONDITIONS: Final = (names.Condition.SLO_MET, names.Condition.SCALING_ACTIVE)
+
+
+CAPS: Final = frozenset(
+    {Blocker.MAX_REPLICAS, Blocker.STUCK_REPLICAS, Blocker.CAPACITY_BLOCKED, Blocker.FLAPPING}
+)
+"""Blockers that somebody would do something about."""
 
 
 class Stance(StrEnum):
@@ -71,7 +79,7 @@ def stance_of(rule: str, blockers: tuple[str, ...]) -> Stance:
         return Stance.BLIND
     if rule == Rule.SLO_INFEASIBLE:
         return Stance.INFEASIBLE
-    if Blocker.MAX_REPLICAS in blockers or Blocker.STUCK_REPLICAS in blockers:
+    if CAPS.intersection(blockers):
         return Stance.CAPPED
     return Stance.CALM
 
@@ -89,12 +97,16 @@ def lasts(memory: ReportMemory, now: float) -> bool:
     return now - memory.stance_since >= LASTING_SECONDS
 
 
-def slo_met(metrics: MetricSignals | Unknown, policy: Policy, before: str) -> Condition:
+def slo_met(
+    metrics: MetricSignals | Unknown, policy: Policy, before: str, lack: Unknown | None = None
+) -> Condition:
     """Whether the long window holds the SLO; `before` is the condition's present status."""
     if policy.target_ratio is None:
         return Condition("Unknown", "NoTarget", "spec.slo sets no target")
     if isinstance(metrics, Unknown):
         return Condition("Unknown", metrics.reason, metrics.message)
+    if lack is not None and lack.reason in UNTRUE:
+        return Condition("Unknown", lack.reason, lack.message)
     if metrics.long is None:
         return Condition("Unknown", "NoOutcomes", "Prometheus has no outcomes of requests")
     total = metrics.long.total
@@ -112,7 +124,7 @@ def slo_met(metrics: MetricSignals | Unknown, policy: Policy, before: str) -> Co
 
 def scaling_active(
     mode: ScalingMode,
-    metrics: MetricSignals | Unknown,
+    lack: Unknown | None,
     policy: Policy,
     memory: ReportMemory,
     restraint: Restraint | None = None,
@@ -123,11 +135,8 @@ def scaling_active(
         return Condition("False", "RecommendOnly", text)
     if restraint is not None:
         return Condition("False", restraint.blocker.value, restraint.message)
-    if memory.stance is Stance.BLIND:
-        if isinstance(metrics, Unknown):
-            return Condition("False", metrics.reason, metrics.message)
-        text = "Prometheus lacks signals of some replicas; see status.lastDecision"
-        return Condition("False", "PartialMetrics", text)
+    if memory.stance is Stance.BLIND and lack is not None:
+        return Condition("False", lack.reason, lack.message)
     goal = "demand" if policy.target_ratio is None else "the SLO and demand"
     text = f"{policy.min_replicas} to {policy.max_replicas} replicas by {goal}"
     return Condition("True", "Scaling", text)
@@ -208,6 +217,7 @@ def _decision(
         "rule": wanted.rule.value,
         "message": wanted.message,
         "blockers": [blocker.value for blocker in wanted.blockers],
+        "inputs": dict(wanted.inputs),
     }
     return new, True
 

@@ -5,8 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Final
 
 import httpx2
@@ -18,27 +17,28 @@ from fastgen_api import names
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.spec import ScalingMode
 from fastgen_balancer.autoscaler_metrics import AutoscalerMetrics
-from fastgen_balancer.decision import Memory, Recommendation, start
+from fastgen_balancer.decision import Recommendation
 from fastgen_balancer.deployment_access import Deployment, DeploymentAccess, UnreadableError
 from fastgen_balancer.deployment_status import (
     DISABLED,
     Report,
-    ReportMemory,
     Stance,
     lasts,
     next_status,
-    note,
     scaling_active,
     slo_met,
     slo_status,
 )
+from fastgen_balancer.lack import lack_of
 from fastgen_balancer.lease import TIMING, Leadership, Timing
+from fastgen_balancer.memo import Memo, write
 from fastgen_balancer.prometheus import read_metrics
 from fastgen_balancer.promql import Selector, Windows
 from fastgen_balancer.recommend import recommend
 from fastgen_balancer.restraint import Restraint, ScalerWatch, restrain, restraint_of
 from fastgen_balancer.scaling_policy import Policy, policy_of
 from fastgen_balancer.signals import LocalSignals, MetricSignals, Signals, Unknown
+from fastgen_balancer.term import State, after, begin, begin_again
 
 TICK_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
@@ -46,16 +46,6 @@ READ_SECONDS: Final = 5.0
 log = logging.getLogger(__name__)
 
 API_ERRORS: Final = (ApiError, httpx2.HTTPError, TimeoutError)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the leader carries from tick to tick."""
-
-    memory: Memory
-    report: ReportMemory
-    mode: ScalingMode
-    restraint: Restraint | None = None
 
 
 async def lead(
@@ -165,20 +155,26 @@ class Autoscaler:
             return
         mode = deployment.spec.scaling.mode
         if self._state is None:
-            self._state = _begin(deployment, now)
+            self._state = begin(deployment, self._leadership.memo, now)
         elif self._state.mode is not mode:
-            self._state = _begin_again(self._state, deployment, now)
+            self._state = begin_again(self._state, deployment, now)
         if mode is ScalingMode.DISABLED:
             await self._write_status(deployment, DISABLED, now)
             return
         policy = policy_of(deployment.spec, deployment.status.get("coldStartSeconds"))
         metrics = await self._read_metrics(deployment)
-        signals = Signals(deployment.spec.replicas, await self._local_signals(), metrics)
+        signals = Signals(
+            deployment.spec.replicas,
+            await self._local_signals(),
+            metrics,
+            _condition_status(deployment, names.Condition.CAPACITY_BLOCKED) == "True",
+        )
         decision, memory = recommend(signals, policy, self._state.memory, now)
         restraint = self._restraint(deployment)
         decision = restrain(decision, deployment.spec.replicas, restraint)
-        self._state = _after(self._state, memory, decision, restraint, now)
-        self._metrics.decided(decision)
+        self._state = after(self._state, memory, decision, restraint, now)
+        self._leadership.memo = write(Memo(mode, memory))
+        self._metrics.decided(decision, memory.reversals)
         log.debug("decided", extra={"rule": decision.rule, "replicas": decision.replicas})
         scaled = False
         may_scale = mode is ScalingMode.AUTO and restraint is None
@@ -187,7 +183,7 @@ class Autoscaler:
         report = self._state.report
         # A short loss of the signals is no news.
         if scaled or restraint or report.stance is not Stance.BLIND or lasts(report, now):
-            told = self._report(deployment, metrics, decision, policy, now)
+            told = self._report(deployment, signals, decision, policy)
             await self._write_status(deployment, replace(told, scaled=scaled), now)
 
     async def _read_metrics(self, deployment: Deployment) -> MetricSignals | Unknown:
@@ -213,28 +209,28 @@ class Autoscaler:
         )
         reason = "ScaledUp" if after > before else "ScaledDown"
         text = f"From {before} to {after} replicas, {decision.rule}: {decision.message}"
+        await self._tell(deployment, reason, text)
+        return True
+
+    async def _tell(self, deployment: Deployment, reason: str, text: str) -> None:
+        """An Event; without it what was done stays done."""
         try:
             async with asyncio.timeout(self._leadership.write_seconds):
                 await self._access.tell(deployment, reason, text)
         except API_ERRORS as error:
             log.warning("the event could not be written", extra={"error": _text(error)})
-        return True
 
     def _report(
-        self,
-        deployment: Deployment,
-        metrics: MetricSignals | Unknown,
-        decision: Recommendation,
-        policy: Policy,
-        now: float,
+        self, deployment: Deployment, signals: Signals, decision: Recommendation, policy: Policy
     ) -> Report:
         assert self._state is not None
-        mode = deployment.spec.scaling.mode
+        mode, metrics = deployment.spec.scaling.mode, signals.metrics
         met = _condition_status(deployment, names.Condition.SLO_MET)
+        lack = lack_of(signals, policy)
         return Report(
-            slo_met=slo_met(metrics, policy, met),
+            slo_met=slo_met(metrics, policy, met, lack),
             scaling_active=scaling_active(
-                mode, metrics, policy, self._state.report, self._state.restraint
+                mode, lack, policy, self._state.report, self._state.restraint
             ),
             slo=None if isinstance(metrics, Unknown) else slo_status(metrics.long),
             decision=decision,
@@ -249,43 +245,17 @@ class Autoscaler:
         async with asyncio.timeout(self._leadership.write_seconds):
             await self._access.apply_status(deployment, status)
         self._state = replace(self._state, report=replace(memory, written_at=now))
+        decision = report.decision
+        if decision is None or report.scaled:
+            return
+        if status.get("lastDecision") != deployment.status.get("lastDecision"):
+            held = "".join(f", {blocker}" for blocker in decision.blockers)
+            text = f"{decision.replicas} replicas, {decision.rule}{held}: {decision.message}"
+            await self._tell(deployment, "ScalingDecision", text)
 
     def _may_write(self) -> bool:
         """A write that begins now ends before another process may lead."""
         return self._leadership.seconds_left > 0
-
-
-def _begin(deployment: Deployment, now: float) -> State:
-    """A new leader's state: what the last one changed is in the status."""
-    changed_at = None
-    if isinstance(told := (deployment.status.get("lastDecision") or {}).get("time"), str):
-        changed_at = min(now, datetime.fromisoformat(told).timestamp())
-    memory = start(deployment.spec.replicas, now, changed_at)
-    return State(memory, ReportMemory(stance_since=now), deployment.spec.scaling.mode)
-
-
-def _begin_again(state: State, deployment: Deployment, now: float) -> State:
-    """The state after another mode: what is known of capacity and changes stays."""
-    old, replicas = state.memory, deployment.spec.replicas
-    fresh = start(replicas, now)
-    memory = replace(
-        fresh, capacity=old.capacity, capacity_key=old.capacity_key, changes=old.changes
-    )
-    return State(memory, ReportMemory(stance_since=now), deployment.spec.scaling.mode)
-
-
-def _after(
-    state: State,
-    memory: Memory,
-    decision: Recommendation,
-    restraint: Restraint | None,
-    now: float,
-) -> State:
-    """The state after a decision; a restraint that came or went is told at once."""
-    report = note(state.report, decision, now)
-    if restraint != state.restraint:
-        report = replace(report, written_at=None)
-    return replace(state, memory=memory, report=report, restraint=restraint)
 
 
 def _condition_status(deployment: Deployment, name: str) -> str:

@@ -19,6 +19,8 @@ from lightkube import ApiError, AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.coordination_v1 import Lease
 
+from fastgen_api.names import MEMO_ANNOTATION
+
 log = logging.getLogger(__name__)
 
 CONFLICT: Final = 409
@@ -105,6 +107,9 @@ class Leadership:
         self._lease: Lease | None = None
         self._seen: Seen | None = None
         self._held_since: float | None = None
+        self.memo = ""
+        """What a successor should know; it goes out with the next renewal. Whoever comes to lead
+        finds the predecessor's here."""
 
     @property
     def seconds_left(self) -> float:
@@ -155,7 +160,8 @@ class Leadership:
         self._held_since = None
         if not leads or lease is None:
             return
-        freed = _changed(lease, holderIdentity="", leaseDurationSeconds=1, renewTime=_now())
+        fields = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+        freed = _changed(lease, self.memo, fields)
         with contextlib.suppress(ApiError, httpx2.HTTPError, TimeoutError):
             async with asyncio.timeout(self._timing.retry):
                 await self._client.replace(freed)
@@ -197,16 +203,17 @@ class Leadership:
             spec = None if old is None else old.spec
             fields["acquireTime"] = fields["renewTime"]
             fields["leaseTransitions"] = 0 if spec is None else (spec.leaseTransitions or 0) + 1
+            self.memo = _memo_of(old)
         if old is None:
             meta = ObjectMeta(
                 name=self._name,
                 namespace=self._namespace,
                 ownerReferences=[self._owner] if self._owner else None,
             )
-            new = await self._client.create(_changed(Lease(metadata=meta), **fields))
+            new = await self._client.create(_changed(Lease(metadata=meta), self.memo, fields))
         else:
             # Carries the resourceVersion that was read: of two contenders one gets a conflict.
-            new = await self._client.replace(_changed(old, **fields))
+            new = await self._client.replace(_changed(old, self.memo, fields))
         self._note(new)
         self._held_since = began
         if first:
@@ -227,10 +234,21 @@ class Leadership:
         )
 
 
-def _changed(lease: Lease, **fields: Any) -> Any:
+def _changed(lease: Lease, memo: str, fields: dict[str, Any]) -> Any:
     raw = lease.to_dict()
-    changed = {**raw, "spec": {**(raw.get("spec") or {}), **fields}}
+    meta = raw["metadata"]
+    annotations = {**(meta.get("annotations") or {}), MEMO_ANNOTATION: memo}
+    changed = {
+        **raw,
+        "metadata": {**meta, "annotations": annotations},
+        "spec": {**(raw.get("spec") or {}), **fields},
+    }
     return Lease.from_dict(changed)
+
+
+def _memo_of(lease: Lease | None) -> str:
+    annotations = lease.metadata.annotations if lease and lease.metadata else None
+    return str((annotations or {}).get(MEMO_ANNOTATION, ""))
 
 
 def _now() -> str:

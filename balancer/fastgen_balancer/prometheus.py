@@ -8,7 +8,7 @@ import httpx2
 import msgspec
 
 from fastgen_api.names import Outcome, Target
-from fastgen_balancer.promql import PART, Selector, Windows, snapshot
+from fastgen_balancer.promql import OTHERS, PART, Selector, Windows, snapshot
 from fastgen_balancer.signals import MetricSignals, Outcomes, ReplicaReading, Unknown
 
 TIMEOUT_SECONDS: Final = 5.0
@@ -77,18 +77,27 @@ def parse(
         return Unknown("QueryFailed", f"Prometheus answered {status} ({kind})")
     if answer.data is None or answer.data.result_type != "vector":
         return Unknown("BadAnswer", "Prometheus answered with something else than a vector")
-    if not answer.data.result:
-        text = (
-            f"Prometheus has no series of deployment {selector.deployment} in namespace "
-            f"{selector.namespace}: does it scrape the pods?"
-        )
-        return Unknown("NoSeries", text)
     try:
         parts, not_numbers = _parts(answer.data.result)
     except ValueError:
         return Unknown("BadAnswer", "Prometheus answered with a value that is no number")
+    has_others = bool(parts.pop(OTHERS, {}).get(""))
+    if not parts and not not_numbers:
+        return _absent(selector, has_others)
     now = answer.data.result[0].value[0]
     return _signals(parts, not_numbers, now, windows)
+
+
+def _absent(selector: Selector, has_others: bool) -> Unknown:
+    """Nothing of this deployment: either nothing is scraped, or not by these labels."""
+    ours = f"series of deployment {selector.deployment} in namespace {selector.namespace}"
+    if not has_others:
+        return Unknown("NoSeries", f"Prometheus has no {ours}: does it scrape the pods?")
+    text = (
+        f"Prometheus has series of other deployments, and no {ours}: its scrape job leaves these "
+        "pods out, or changes the labels deployment and deployment_namespace"
+    )
+    return Unknown("LabelMismatch", text)
 
 
 def _parts(samples: Iterable[_Sample]) -> tuple[dict[str, Part], tuple[str, ...]]:
@@ -124,7 +133,9 @@ def _signals(
             _reading(parts, instance, now - sampled)
             for instance, sampled in sorted(parts.get("sampled", {}).items())
         ),
-        tokens_per_second=only("tokens"),
+        arriving=only("arriving"),
+        arriving_requests=only("arriving_requests"),
+        done=only("done"),
         queued_requests=only("queued"),
         queue_growth=only("queue_growth"),
         short=outcomes("short", windows.short_seconds, None),
@@ -143,12 +154,11 @@ def _reading(parts: Mapping[str, Part], instance: str, age: float) -> ReplicaRea
     def at(part: str) -> float | None:
         return parts.get(part, {}).get(instance)
 
-    prompt, output = at("prompt"), at("output")
     return ReplicaReading(
         instance=instance,
         age_seconds=max(0.0, age),
         whole_window=at("present") is not None,
-        tokens_per_second=None if prompt is None or output is None else prompt + output,
+        work=at("work"),
         running=at("running"),
         running_floor=at("running_floor"),
         waiting=at("waiting"),

@@ -15,6 +15,9 @@ from fastgen_balancer.scaling_policy import LONG_WINDOW_SECONDS, SHORT_WINDOW_SE
 PART: Final = "part"
 """Label of each sample in the answer: the part of the query that it comes from."""
 
+OTHERS: Final = "others"
+"""The part that counts series of ours, of whatever deployment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -54,8 +57,7 @@ def _replica_parts(selector: Selector, window: float) -> dict[str, str]:
     parts = {
         "sampled": f"max by (instance) (timestamp({running}))",
         "present": f"max by (instance) ({running} offset {_duration(window)})",
-        "prompt": f"sum by (instance) (rate({selector.of(Metric.PROMPT_TOKENS, window)}))",
-        "output": f"sum by (instance) (rate({selector.of(Metric.OUTPUT_TOKENS, window)}))",
+        "work": f"sum by (instance) (rate({selector.of(Metric.DONE_WORK, window)}))",
         "waiting_growth": (
             f"sum by (instance) (deriv({selector.of(Metric.WAITING_REQUESTS, window)}))"
         ),
@@ -63,7 +65,7 @@ def _replica_parts(selector: Selector, window: float) -> dict[str, str]:
     gauges = {
         "running": Metric.RUNNING_REQUESTS,
         "waiting": Metric.WAITING_REQUESTS,
-        "owed": Metric.OWED_TOKENS,
+        "owed": Metric.OWED_WORK,
         "kv_usage": Metric.KV_USAGE,
     }
     for name, metric in gauges.items():
@@ -75,12 +77,14 @@ def _replica_parts(selector: Selector, window: float) -> dict[str, str]:
 
 def _fleet_parts(selector: Selector, windows: Windows) -> dict[str, str]:
     short, long = windows.short_seconds, windows.long_seconds
-    prompt, output = (
-        f"sum(rate({selector.of(metric, short)}))"
-        for metric in (Metric.PROMPT_TOKENS, Metric.OUTPUT_TOKENS)
-    )
-    return {
-        "tokens": f"({prompt} + {output})",
+    rates = {
+        "arriving": Metric.ARRIVED_WORK,
+        "arriving_requests": Metric.ARRIVED_REQUESTS,
+        "done": Metric.DONE_WORK,
+    }
+    return {name: f"sum(rate({selector.of(metric, short)}))" for name, metric in rates.items()} | {
+        # Of every deployment: an empty answer to all else then has another cause.
+        OTHERS: f"count({Metric.RUNNING_REQUESTS} or {Metric.QUEUED_REQUESTS})",
         "queued": f"sum({selector.of(Metric.QUEUED_REQUESTS)})",
         "queue_growth": f"sum(deriv({selector.of(Metric.QUEUED_REQUESTS, short)}))",
         "short": f"sum by (outcome) (increase({selector.of(Metric.REQUESTS, short)}))",

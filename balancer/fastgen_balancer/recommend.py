@@ -3,105 +3,97 @@
 from dataclasses import replace
 from typing import Final
 
-from fastgen_balancer import behavior
-from fastgen_balancer.behavior import Change
 from fastgen_balancer.capacity import (
-    Capacity,
+    SETTLED_SECONDS,
     Judgement,
     Verdict,
     fresh,
     judge,
     learn,
+    note_miss,
     saturated_fleet,
 )
-from fastgen_balancer.decision import Blocker, Memory, Recommendation, Rule, Sight, Wish
-from fastgen_balancer.demand import demand_of
+from fastgen_balancer.decision import Memory, Recommendation, Rule, Sight, Wish
+from fastgen_balancer.demand import Demand, demand_of, request_work
+from fastgen_balancer.inputs import inputs_of
+from fastgen_balancer.lack import lack_of
+from fastgen_balancer.pace import bounded, paced, remember
+from fastgen_balancer.recollection import observe, since
 from fastgen_balancer.rules import wish_for
 from fastgen_balancer.scaling_policy import SHORT_WINDOW_SECONDS, Policy
-from fastgen_balancer.signals import Signals, Unknown
+from fastgen_balancer.signals import MetricSignals, Signals, Unknown
+from fastgen_balancer.trend import note, rise_ahead
 
-LONGEST_PERIOD_SECONDS: Final = 1800.0
-"""The longest periodSeconds that autoscaling/v2 allows."""
-GAP_SECONDS: Final = 30.0
-"""A shorter loss of the metrics does not count as a wish to stay."""
+AT_ONCE: Final = (Rule.BELOW_MINIMUM, Rule.ABOVE_MAXIMUM, Rule.FROM_ZERO, Rule.TO_ZERO)
+"""What the user's bounds or an own window have decided: `behavior` has no say in it."""
 
 
 def recommend(
     signals: Signals, policy: Policy, memory: Memory, now: float
 ) -> tuple[Recommendation, Memory]:
-    """Decides; `now` is in seconds of the clock that the memory was made with."""
-    memory = _observe(signals, policy, memory, now)
+    """Decides; `now` is in seconds of the clock that the memory was made with.
+
+    A clock that jumps, back or forth, moves what is remembered with it: it neither ends nor
+    shortens a window. Never raises.
+    """
+    memory = observe(signals, policy, memory, now)
     sight, memory = _look(signals, policy, memory, now)
-    wish = wish_for(sight, policy)
-    if wish.rule in (Rule.BELOW_MINIMUM, Rule.ABOVE_MAXIMUM):
-        return wish, _remember(memory, wish, policy, now)
-    wish = _bounded(wish, policy)
-    return _paced(wish, signals.replicas, policy, memory, now), _remember(memory, wish, policy, now)
+    wish = bounded(wish_for(sight, policy), policy)
+    decision = wish = replace(wish, inputs=inputs_of(sight, policy))
+    if wish.rule not in AT_ONCE or _is_forbidden(wish, policy):
+        decision = paced(wish, signals.replicas, policy, memory, now)
+    memory = remember(memory, wish, policy, now)
+    return decision, replace(memory, decided=decision.replicas)
 
 
-def _observe(signals: Signals, policy: Policy, memory: Memory, now: float) -> Memory:
-    """Keeps track of what changed since the last decision, whoever changed it."""
-    current, local = signals.replicas, signals.local
-    delta = 0 if memory.replicas is None else current - memory.replicas
-    changes = tuple(c for c in memory.changes if c.at > now - LONGEST_PERIOD_SECONDS)
-    pending, full = memory.pending_since, memory.full_since
-    if local.ready_endpoints < current:
-        pending, full = now if pending is None or delta > 0 else pending, None
-    elif pending is not None:
-        full = now if full is None else full
-        if now - full >= SHORT_WINDOW_SECONDS:
-            pending, full = None, None
-    same = memory.capacity_key == policy.capacity_key
-    return replace(
-        memory,
-        capacity=memory.capacity if same else Capacity(),
-        capacity_key=policy.capacity_key,
-        changes=(*changes, Change(now, delta)) if delta else changes,
-        replicas=current,
-        pending_since=pending,
-        full_since=full,
-        queued_since=_since(memory.queued_since, local.queued_requests > 0, now),
-        saturated_since=_since(
-            memory.saturated_since, 0 < local.ready_endpoints <= local.saturated_endpoints, now
-        ),
-    )
-
-
-def _since(since: float | None, holds: bool, now: float) -> float | None:
-    if not holds:
-        return None
-    return now if since is None else since
+def _is_forbidden(wish: Wish, policy: Policy) -> bool:
+    return wish.rule is Rule.TO_ZERO and policy.scale_down.select_policy == "Disabled"
 
 
 def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple[Sight, Memory]:
     """Reads the signals, and learns from them what a replica carries."""
-    metrics = signals.metrics
+    metrics, local = signals.metrics, signals.local
     judgement, demand = Judgement(Verdict.UNKNOWN), None
     readings = () if isinstance(metrics, Unknown) else fresh(metrics, policy)
-    saturated = saturated_fleet(signals.local, metrics, readings, policy)
+    saturated = saturated_fleet(local, metrics, readings, policy)
     missed_long = False
     if not isinstance(metrics, Unknown) and readings:
-        judgement, demand = (
-            judge(metrics, policy),
-            demand_of(metrics, readings, policy.lead_seconds),
-        )
+        judgement = judge(metrics, policy)
+        each = request_work(metrics) or memory.request_work
+        demand = demand_of(metrics, readings, each, policy.lead_seconds)
         missed = judgement.verdict is Verdict.MISSED and not saturated
-        missed_since = _since(memory.missed_since, missed, now)
+        missed_since = since(memory.missed_since, missed, now)
         missed_long = missed_since is not None and now - missed_since > SHORT_WINDOW_SECONDS
-        capacity = learn(memory.capacity, readings, judgement, policy, missed_long, now)
-        memory = replace(memory, capacity=capacity, missed_since=missed_since, known_at=now)
-    ready = min(signals.local.ready_endpoints, signals.replicas)
-    pending_since = memory.pending_since
+        capacity = memory.capacity
+        if memory.full_since is None:
+            # New replicas take from what the others do: for a window no rate is anybody's capacity.
+            capacity = learn(capacity, readings, judgement, policy, missed_long, now)
+        memory = replace(
+            memory,
+            capacity=capacity,
+            missed_since=missed_since,
+            known_at=now,
+            request_work=each,
+        )
+        demand, memory = _look_ahead(demand, memory, now)
+        if judgement.verdict is Verdict.MISSED and saturated and demand:
+            memory = _note_miss(demand, local.ready_endpoints, memory, now)
+    lack = lack_of(signals, policy)
+    memory = _look_for_rest(signals, demand, lack, memory, now)
+    ready = min(local.ready_endpoints, signals.replicas)
 
-    def lasted(since: float | None, seconds: float) -> bool:
-        return since is not None and now - since >= seconds
+    def lasted(begun: float | None, seconds: float) -> bool:
+        return begun is not None and now - begun >= seconds
 
     sight = Sight(
         replicas=signals.replicas,
         ready=ready,
-        pending=pending_since is not None,
-        stuck=ready < signals.replicas and lasted(pending_since, policy.pending_seconds),
-        local=signals.local,
+        pending=memory.pending_since is not None,
+        stuck=ready < signals.replicas and lasted(memory.pending_since, policy.pending_seconds),
+        blocked=signals.capacity_blocked and ready < signals.replicas,
+        idle=policy.min_replicas == 0 and lasted(memory.idle_since, policy.idle_seconds),
+        lack=lack,
+        local=local,
         saturated=saturated,
         missed_long=missed_long,
         queue_stands=lasted(memory.queued_since, policy.queue_seconds),
@@ -111,41 +103,57 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         judgement=judgement,
         demand=demand,
         carried=memory.capacity.carried_at(now),
-        overload=memory.capacity.overload_at(now),
+        most=memory.capacity.most_at(now),
+        missed=memory.capacity.missed_at(now),
+        highest=_highest(demand, memory),
     )
     return sight, memory
 
 
-def _bounded(wish: Wish, policy: Policy) -> Wish:
-    if wish.replicas > policy.max_replicas:
-        text = f"{wish.message}; maxReplicas is {policy.max_replicas}"
-        blockers = (*wish.blockers, Blocker.MAX_REPLICAS)
-        return Wish(policy.max_replicas, wish.rule, text, blockers)
-    return replace(wish, replicas=max(wish.replicas, policy.min_replicas))
+def _look_ahead(demand: Demand | None, memory: Memory, now: float) -> tuple[Demand | None, Memory]:
+    """Adds what is to come until a replica that is asked for now is ready."""
+    if demand is None:
+        return None, memory
+    samples = note(memory.samples, max(0.0, demand.arriving), now)
+    ahead = rise_ahead(samples, demand.lead_seconds)
+    return replace(demand, ahead=ahead), replace(memory, samples=samples)
 
 
-def _paced(wish: Wish, current: int, policy: Policy, memory: Memory, now: float) -> Recommendation:
-    """Applies the stabilisation windows and the policies of `spec.scaling.behavior`."""
-    up, down = policy.scale_up, policy.scale_down
-    steady = behavior.stabilise(current, wish.replicas, memory.wishes, up, down, now)
-    blockers, text = wish.blockers, wish.message
-    if steady != wish.replicas:
-        blockers = (*blockers, Blocker.STABILIZATION_WINDOW)
-        window = (up if wish.replicas > current else down).stabilization_window_seconds
-        text = f"{text}; {wish.replicas} must do for {window} s first"
-    highest = behavior.up_limit(current, memory.changes, up, now)
-    lowest = behavior.down_limit(current, memory.changes, down, now)
-    replicas = max(lowest, min(highest, steady))
-    if replicas != steady:
-        blockers = (*blockers, Blocker.SCALING_POLICY)
-        text = f"{text}; the scaling policies allow {replicas} now"
-    return Recommendation(replicas, wish.rule, text, blockers)
+def _note_miss(demand: Demand, ready: int, memory: Memory, now: float) -> Memory:
+    """Notes at how much demand for each replica the SLO is missed, if that can be told.
 
-
-def _remember(memory: Memory, wish: Wish, policy: Policy, now: float) -> Memory:
-    known = memory.known_at
-    if wish.rule is Rule.NO_SIGNAL and known is not None and now - known < GAP_SECONDS:
+    The highest demand of the last minutes counts: those whose answers are late now came then.
+    """
+    if not ready or memory.pending_since is not None:
         return memory
-    windows = (r.stabilization_window_seconds for r in (policy.scale_up, policy.scale_down))
-    keep = max(1, *windows)
-    return replace(memory, wishes=behavior.remember(memory.wishes, wish.replicas, now, keep))
+    if any(change.at > now - SETTLED_SECONDS for change in memory.changes):
+        return memory
+    each_has = _highest(demand, memory) / ready
+    return replace(memory, capacity=note_miss(memory.capacity, each_has, now))
+
+
+def _highest(demand: Demand | None, memory: Memory) -> float:
+    now = 0.0 if demand is None else demand.present
+    return max([now, *(sample.demand for sample in memory.samples)])
+
+
+def _look_for_rest(
+    signals: Signals, demand: Demand | None, lack: Unknown | None, memory: Memory, now: float
+) -> Memory:
+    """Since when nothing has arrived, waited or run, by Prometheus' word and by our own.
+
+    A loss of the signals begins the time anew, and so does a replica that was never ready: what
+    nobody could use has not been idle.
+    """
+    metrics, local = signals.metrics, signals.local
+    if not isinstance(metrics, MetricSignals) or lack is not None or demand is None:
+        return replace(memory, idle_since=None)
+    rests = (
+        demand.is_none
+        and not any(r.running or r.waiting for r in metrics.replicas)
+        and not metrics.queued_requests
+        and not (local.queued_requests or local.in_flight_requests or local.unheard_balancers)
+        and (metrics.short is None or metrics.short.all == 0)
+        and local.ready_endpoints > 0
+    )
+    return replace(memory, idle_since=since(memory.idle_since, rests, now))

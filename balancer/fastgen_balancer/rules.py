@@ -7,7 +7,7 @@ from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import Unknown
 
-SPARE = 0.25
+SPARE = 0.5
 """Replicas that would be fuller than this do not get a load that they never carried."""
 
 
@@ -20,21 +20,49 @@ def wish_for(sight: Sight, policy: Policy) -> Wish:
     if current > policy.max_replicas:
         text = f"{current} replicas, at most {policy.max_replicas} are allowed"
         return Wish(policy.max_replicas, Rule.ABOVE_MAXIMUM, text)
+    if current == 0:
+        return _at_zero(sight)
     calls = [
         call
         for call in (_queue(sight), _endpoints(sight), _slo(sight, policy), _demand(sight, policy))
         if call is not None and call.replicas > sight.ready
     ]
     if calls:
-        return _supplied(max(calls, key=lambda call: call.replicas), sight)
-    return _blind(sight) or _missed(sight) or _fewer(sight, policy) or _steady(sight)
+        return _supplied(max(calls, key=lambda call: call.replicas), sight, policy)
+    if sight.lack is not None:
+        return Wish(current, Rule.NO_SIGNAL, sight.lack.message)
+    return _missed(sight) or _fewer(sight, policy) or _steady(sight, policy)
 
 
-def _supplied(call: Wish, sight: Sight) -> Wish:
-    """Lets a call through, at most doubling, unless replicas that are still to come may do."""
-    current = sight.replicas
-    replicas = min(call.replicas, 2 * max(1, sight.ready))
+def _at_zero(sight: Sight) -> Wish:
+    """The first replica comes at once: requests are held for it."""
+    held = float(sight.local.queued_requests)
+    if not isinstance(sight.metrics, Unknown):
+        # Other balancers' word, which is some seconds old.
+        held = max(held, sight.metrics.queued_requests or 0.0)
+    if held > 0:
+        text = f"{held:.0f} requests are held at the balancers until a replica comes"
+        return Wish(1, Rule.FROM_ZERO, text)
+    if sight.lack is not None:
+        return Wish(0, Rule.NO_SIGNAL, sight.lack.message)
+    return Wish(0, Rule.STEADY, "no replicas, and no requests for them")
+
+
+def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
+    """Lets a call through unless replicas that are still to come may do.
+
+    They surely do not where more arrives than all of them carry. Otherwise nobody knows by how much
+    the call is right, and it doubles the ready ones at most.
+    """
+    current, firm = sight.replicas, _firm(sight, policy)
+    replicas = max(firm, min(call.replicas, 2 * max(1, sight.ready)))
     missing = max(0, current - sight.ready)
+    if sight.blocked:
+        text = f"no node takes {missing} of {current}, nor would one take more"
+        return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.CAPACITY_BLOCKED,))
+    # With new ones just ready neither what each does nor what waits for whom is settled.
+    if firm > current and not (sight.pending and not missing):
+        return Wish(replicas, call.rule, call.message)
     if sight.pending and not sight.stuck:
         text = f"{missing} not ready yet" if missing else "new ones have just become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.PENDING_REPLICAS,))
@@ -45,6 +73,17 @@ def _supplied(call: Wish, sight: Sight) -> Wish:
         text = f"{missing} of {current} do not become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.STUCK_REPLICAS,))
     return Wish(replicas, call.rule, call.message)
+
+
+def _firm(sight: Sight, policy: Policy) -> int:
+    """Replicas that what arrives needs, if it is more than those that there are carry."""
+    each = sight.most * policy.headroom
+    if sight.demand is None:
+        return 0
+    steady = sight.demand.steady
+    if steady <= sight.replicas * each * (1 + policy.up_tolerance):
+        return 0
+    return needed(steady, each)
 
 
 def _queue(sight: Sight) -> Wish | None:
@@ -65,14 +104,21 @@ def _endpoints(sight: Sight) -> Wish | None:
 
 
 def _demand(sight: Sight, policy: Policy) -> Wish | None:
-    if sight.demand is None or not sight.overload:
+    if sight.demand is None:
         return None
-    text = (
-        f"{sight.demand.total:.0f} tokens/s are offered, {sight.ready} replicas take "
-        f"{sight.overload:.0f} each at most"
-    )
-    needed = _needed(sight.demand.total, sight.overload * policy.headroom)
-    return Wish(needed, Rule.DEMAND_ABOVE_CAPACITY, text)
+    total, each = sight.demand.total, sight.most * policy.headroom
+    text = f"{total:.2f} engine-seconds/s are asked for{_ahead(sight)}, {sight.ready} replicas "
+    text += f"do {sight.most:.2f} each at most"
+    if total <= sight.ready * each * (1 + policy.up_tolerance):
+        return None
+    return Wish(needed(total, each), Rule.DEMAND_ABOVE_CAPACITY, text)
+
+
+def _ahead(sight: Sight) -> str:
+    demand = sight.demand
+    if demand is None or not demand.ahead:
+        return ""
+    return f" in {demand.lead_seconds:.0f} s, {demand.ahead:.2f} more than now"
 
 
 def _slo(sight: Sight, policy: Policy) -> Wish | None:
@@ -81,39 +127,17 @@ def _slo(sight: Sight, policy: Policy) -> Wish | None:
     missed = _goodness(sight)
     if sight.saturated:
         demand = _demand(sight, policy)
-        needed = max(sight.ready + 1, demand.replicas if demand else 0)
+        wanted = max(sight.ready + 1, demand.replicas if demand else 0)
         text = f"{missed}, and the replicas have more to do than they can"
-        return Wish(needed, Rule.SLO_MISSED_SATURATED, text)
+        return Wish(wanted, Rule.SLO_MISSED_SATURATED, text)
     if not sight.missed_long:
         return None
-    most = max((r.tokens_per_second or 0.0 for r in sight.readings), default=0.0)
+    most = max((r.work or 0.0 for r in sight.readings), default=0.0)
     if sight.demand is None or not sight.carried or most <= ABOVE * sight.carried:
         return None
-    needed = max(sight.ready + 1, _needed(sight.demand.total, sight.carried * policy.headroom))
-    text = f"{missed} at {most:.0f} tokens/s per replica, it was held at {sight.carried:.0f}"
-    return Wish(needed, Rule.SLO_MISSED_AT_NEW_LOAD, text)
-
-
-def _blind(sight: Sight) -> Wish | None:
-    if isinstance(sight.metrics, Unknown):
-        return Wish(sight.replicas, Rule.NO_SIGNAL, sight.metrics.message)
-    if not sight.readings:
-        text = "no replica has a fresh sample in Prometheus"
-    elif len(sight.readings) < sight.ready:
-        text = f"Prometheus has fresh samples of {len(sight.readings)} of {sight.ready} replicas"
-    elif sight.demand is None:
-        text = "Prometheus has no token rates of the replicas"
-    elif sight.metrics.queued_requests is None:
-        text = "Prometheus has no queue lengths of the balancer"
-    elif sight.judgement.verdict is Verdict.UNKNOWN and sight.demand.total > 0:
-        text = "Prometheus has no outcomes of requests"
-    elif sight.metrics.not_numbers:
-        text = f"Prometheus has no number for {', '.join(sight.metrics.not_numbers)}"
-    elif any(r.running is None for r in sight.readings):
-        text = "Prometheus has no number of running requests for some replicas"
-    else:
-        return None
-    return Wish(sight.replicas, Rule.NO_SIGNAL, text)
+    wanted = max(sight.ready + 1, needed(sight.demand.total, sight.carried * policy.headroom))
+    text = f"{missed} at {most:.2f} engine-seconds/s per replica, it was held at "
+    return Wish(wanted, Rule.SLO_MISSED_AT_NEW_LOAD, f"{text}{sight.carried:.2f}")
 
 
 def _missed(sight: Sight) -> Wish | None:
@@ -131,12 +155,29 @@ def _missed(sight: Sight) -> Wish | None:
 
 def _fewer(sight: Sight, policy: Policy) -> Wish | None:
     """Fewer replicas would do; only called when everything is known and nothing calls for more."""
-    current = sight.replicas
-    if current <= policy.min_replicas or sight.demand is None or sight.saturated:
+    current, demand = sight.replicas, sight.demand
+    if current <= policy.min_replicas or demand is None or sight.saturated:
+        return None
+    if sight.idle and current == 1:
+        text = f"no request has arrived or run for {policy.idle_seconds:.0f} s"
+        return Wish(0, Rule.TO_ZERO, text)
+    if current <= 1:
         return None
     running = _running(sight)
-    if sight.demand.total == 0 and running == 0:
+    if demand.is_none and running == 0:
         return Wish(1, Rule.DEMAND_FITS_FEWER, "no traffic")
+    wish = _fewer_busy(sight, policy, running)
+    planned = current * sight.most * policy.headroom
+    if wish is not None and demand.present >= planned * (1 - policy.down_tolerance):
+        text = f"{wish.message}; the demand has not fallen by the tolerance of scaleDown"
+        return Wish(current, Rule.STEADY, text, (Blocker.TOLERANCE,))
+    return wish
+
+
+def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
+    """Fewer replicas that carry what there is."""
+    current, demand = sight.replicas, sight.demand
+    assert demand is not None
     alone = max(1, ceil(running))
     if sight.judgement.verdict is Verdict.FEW_SAMPLES:
         if alone >= current:
@@ -144,38 +185,53 @@ def _fewer(sight: Sight, policy: Policy) -> Wish | None:
         text = f"{running:.0f} requests run, each could have a replica of {alone} to itself"
         return Wish(alone, Rule.DEMAND_FITS_FEWER, text)
     share = policy.headroom * policy.down_margin
+    # A demand per replica at which the SLO was missed is kept away from.
+    least = needed(sight.highest, sight.missed * policy.down_margin) if sight.missed else 1
+    if least >= current:
+        return None
     if sight.carried:
-        fits = max(1, _needed(sight.demand.total, sight.carried * share))
+        fits = max(1, least, needed(demand.present, sight.carried * share))
         if fits < current:
             text = (
-                f"{sight.demand.total:.0f} tokens/s are offered, {fits} replicas carried "
-                f"{sight.carried:.0f} each while the SLO was held"
+                f"{demand.present:.2f} engine-seconds/s are asked for, {fits} replicas did "
+                f"{sight.carried:.2f} each while the SLO was held"
             )
             return Wish(fits, Rule.DEMAND_FITS_FEWER, text)
     return _one_fewer(sight, policy, share)
 
 
 def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
-    """One step into a load that no replica has carried yet, when there is room and no warning."""
+    """One step into a load that no replica has carried yet, when there is room and no warning.
+
+    Requests stay longer on a busier replica: as many run as load / (1 − load), as with processor
+    sharing (Kleinrock, Queueing Systems II, section 4.4).
+    """
     fewer = sight.replicas - 1
-    load = sight.demand.total / fewer if sight.demand else 0.0
+    present = sight.demand.present if sight.demand else 0.0
+    load = present / fewer
+    if load > sight.most * share:
+        return None
     fill = max(
         max(r.kv_usage or 0.0, (r.running or 0.0) / policy.max_concurrent_requests)
         for r in sight.readings
     )
-    after = fill * sight.replicas / fewer
-    if after > SPARE or (sight.overload and load > sight.overload * share):
+    busy, busier = (load_ / sight.most for load_ in (present / sight.replicas, load))
+    after = fill * sight.replicas / fewer * (1 - busy) / (1 - busier)
+    if after > SPARE:
         return None
-    text = f"{fewer} replicas would be {after:.0%} full with {load:.0f} tokens/s each"
+    text = f"{fewer} replicas would be {after:.0%} full with {load:.2f} engine-seconds/s each"
     return Wish(fewer, Rule.DEMAND_FITS_FEWER, text)
 
 
-def _steady(sight: Sight) -> Wish:
+def _steady(sight: Sight, policy: Policy) -> Wish:
     if sight.judgement.verdict is Verdict.FEW_SAMPLES:
         text = f"{sight.judgement.samples:.0f} requests are too few to judge"
         return Wish(sight.replicas, Rule.FEW_SAMPLES, text)
     load = sight.demand.total if sight.demand else 0.0
-    text = f"{load:.0f} tokens/s are offered to {sight.ready} replicas"
+    text = f"{load:.2f} engine-seconds/s are asked for, {sight.ready} replicas are ready"
+    if load > sight.ready * sight.most * policy.headroom:
+        text = f"{text}: more than planned for, within the tolerance of scaleUp"
+        return Wish(sight.replicas, Rule.STEADY, text, (Blocker.TOLERANCE,))
     return Wish(sight.replicas, Rule.STEADY, text)
 
 
@@ -184,7 +240,8 @@ def _running(sight: Sight) -> float:
     return max(running, float(sight.local.in_flight_requests))
 
 
-def _needed(demand: float, each: float) -> int:
+def needed(demand: float, each: float) -> int:
+    """Replicas that carry the demand."""
     # The last digits of a sum must not add a replica.
     return ceil(demand / each - 1e-9)
 

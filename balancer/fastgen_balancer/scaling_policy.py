@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from hashlib import sha256
 from typing import Final
 
 import msgspec
 
-from fastgen_api.spec import SLO, Behavior, ScalingRules, Spec
+from fastgen_api.quantity import quantity
+from fastgen_api.spec import SLO, Behavior, Quantity, ScalingRules, Spec
 
 DEFAULT_PENDING_SECONDS: Final = 600.0
 """How long replicas may take to become ready while no cold start was measured."""
@@ -33,6 +35,10 @@ class Policy:
     """How long a new replica takes to serve, as far as is known."""
     idle_seconds: float = 900.0
     """How long nothing must arrive or run before the last replica goes, where none may be left."""
+    up_tolerance: float = 0.0
+    """Share by which the demand may exceed what the replicas are planned for."""
+    down_tolerance: float = 0.0
+    """Share by which the demand must fall below it."""
     capacity_key: str = ""
     """Changes when what was learned about a replica's capacity no longer holds."""
     headroom: float = 0.85
@@ -54,19 +60,33 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
     """The policy that a FastGenDeployment asks for."""
     scaling = spec.scaling
     lead = max(SHORT_WINDOW_SECONDS, cold_start_seconds or DEFAULT_PENDING_SECONDS / 2)
-    key = msgspec.json.encode((spec.model, spec.engine, spec.resources, spec.image, spec.slo))
+    up, down = scaling.behavior.scale_up, scaling.behavior.scale_down
     return Policy(
-        min_replicas=max(1, scaling.min_replicas),
+        min_replicas=scaling.min_replicas,
         max_replicas=max(1, scaling.min_replicas, scaling.max_replicas),
-        scale_up=scaling.behavior.scale_up,
-        scale_down=scaling.behavior.scale_down,
+        scale_up=up,
+        scale_down=down,
         target_ratio=target_ratio(spec.slo),
         max_concurrent_requests=spec.engine.max_concurrent_requests,
         pending_seconds=2 * lead,
         lead_seconds=lead,
         idle_seconds=float(scaling.scale_to_zero.idle_seconds),
-        capacity_key=key.decode(),
+        up_tolerance=_share(up.tolerance),
+        down_tolerance=_share(down.tolerance),
+        capacity_key=capacity_key(spec),
     )
+
+
+def capacity_key(spec: Spec) -> str:
+    """Stands for the model, the GPU and the engine's configuration, and for the SLO: what changes
+    how much a replica carries."""
+    parts = (spec.model, spec.engine, spec.slo, spec.resources, spec.image, spec.node_selector,
+             spec.affinity, spec.runtime_class_name)  # fmt: skip
+    return sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
+
+
+def _share(tolerance: Quantity | None) -> float:
+    return 0.0 if tolerance is None else float(quantity(tolerance) or 0)
 
 
 def target_ratio(slo: SLO) -> float | None:

@@ -1,4 +1,7 @@
-"""What the autoscaler knows when it decides; what is missing is None or Unknown, never 0."""
+"""What the autoscaler knows when it decides; what is missing is None or Unknown, never 0.
+
+Work is in engine-seconds per second: docs/scaling.md says what one is.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,8 +42,8 @@ class ReplicaReading:
     """Since its newest sample."""
     whole_window: bool
     """It was there when the short window began, so its rates are rates of the whole window."""
-    tokens_per_second: float | None = None
-    """Prompt and output tokens."""
+    work: float | None = None
+    """What it has done, in engine-seconds per second."""
     running: float | None = None
     running_floor: float | None = None
     waiting: float | None = None
@@ -48,7 +51,7 @@ class ReplicaReading:
     waiting_growth: float | None = None
     """Requests per second."""
     owed: float | None = None
-    """Prompt tokens still to be computed."""
+    """Engine-seconds of prompts and tokens still to be computed."""
     owed_floor: float | None = None
     kv_usage: float | None = None
     kv_usage_floor: float | None = None
@@ -76,14 +79,24 @@ class Outcomes:
         """Good and bad ones, without the excluded."""
         return sum(n for outcome, n in self.counts.items() if outcome is not Outcome.EXCLUDED)
 
+    @property
+    def all(self) -> float:
+        """The excluded ones, too: somebody sent them."""
+        return sum(self.counts.values())
+
 
 @dataclass(frozen=True, slots=True)
 class MetricSignals:
     """What Prometheus knows, read at one instant."""
 
     replicas: tuple[ReplicaReading, ...]
-    tokens_per_second: float | None
-    """Of all replicas, those that have gone within the window included."""
+    arriving: float | None
+    """Work that replicas took on, in engine-seconds per second; those that have gone within the
+    window included."""
+    arriving_requests: float | None
+    """Requests that they took on, per second."""
+    done: float | None
+    """Work that they did, in engine-seconds per second."""
     queued_requests: float | None
     """Over all balancer pods."""
     queue_growth: float | None
@@ -102,3 +115,5 @@ class Signals:
     """`spec.replicas`: what was asked for last, by whomever."""
     local: LocalSignals
     metrics: MetricSignals | Unknown
+    capacity_blocked: bool = False
+    """No node takes the pods that are missing: the condition CapacityBlocked."""

@@ -137,6 +137,24 @@ METRICS: Final = {
         {"scaling": {"prometheus": {"url": "http://PROMETHEUS:9090"}}},
     ),
     "NoSeries": ("See that Prometheus scrapes the pods of this namespace.", None),
+    "LabelMismatch": (
+        "See that Prometheus scrapes the pods of this namespace, and that its scrape job leaves "
+        "the labels deployment and deployment_namespace as the pods tell them.",
+        None,
+    ),
+    "StaleMetrics": (
+        "See why Prometheus scrapes these pods no more (its page Targets), and whether its clock "
+        "is right.",
+        None,
+    ),
+    "PartialMetrics": (
+        "See which pods Prometheus does not scrape (its page Targets); replicas of an earlier "
+        "version do not tell all: edit the deployment, so that they are made anew.",
+        None,
+    ),
+    "NotANumber": ("See which series of the pods is NaN: it is a fault of the replica.", None),
+    "QueryFailed": ("Read in Prometheus' log why it refuses the query.", None),
+    "BadAnswer": ("See that the URL is that of Prometheus, and not of a proxy's page.", None),
     "InvalidUrl": ("Correct spec.scaling.prometheus.url or the chart's prometheus.url.", None),
     "Unreachable": ("See that Prometheus runs and that balancer pods may reach it.", None),
     "Timeout": ("See that Prometheus runs and that balancer pods may reach it.", None),

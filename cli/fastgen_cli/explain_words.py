@@ -5,11 +5,13 @@ from typing import Final
 from fastgen_api import names
 
 RULES: Final = {
+    "FromZero": "requests are held until the first replica comes",
+    "ToZero": "nothing has arrived or run for scaleToZero.idleSeconds",
     "BelowMinimum": "fewer replicas existed than minReplicas asks for",
     "AboveMaximum": "more replicas existed than maxReplicas allows",
     "QueueAtBalancer": "requests queue at the balancer",
     "EndpointsSaturated": "every replica has more requests than it can run",
-    "DemandAboveCapacity": "more tokens are asked for than the ready replicas can compute",
+    "DemandAboveCapacity": "more work is asked for than the ready replicas can do",
     "SLOMissedSaturated": "the SLO is missed and the replicas have more to do than they can",
     "SLOMissedAtNewLoad": "the SLO is missed at a load per replica that was never carried before",
     "SLOInfeasible": "the SLO is missed although no replica is busy: more replicas would not help",
@@ -28,6 +30,9 @@ BLOCKERS: Final = {
     "PendingReplicas": "replicas asked for earlier are not ready yet and count as supply",
     "StuckReplicas": "replicas do not become ready, and more of them would not either",
     "BacklogShrinks": "the backlog is gone before another replica could help",
+    "CapacityBlocked": "no node takes the pods that are missing, nor would one take more",
+    "Tolerance": "the demand differs by no more than the tolerance of spec.scaling.behavior",
+    "Flapping": "the number went up and down within the hour, so fewer must do for longer",
     "MaxReplicas": "spec.scaling.maxReplicas is reached",
     "Frozen": "whoever runs the cluster has frozen all scaling",
     "ForeignScaler": "another autoscaler scales this FastGenDeployment",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fastgen_api.quantity import quantity
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.fingerprint import (
     APPLIED_ANNOTATION,
@@ -16,7 +17,6 @@ from fastgen_operator.fingerprint import (
     fingerprint,
 )
 from fastgen_operator.merge import MERGE_KEYS, identity
-from fastgen_operator.quantity import quantity
 
 QUANTITY_FIELDS: Final = frozenset({"limits", "requests", "sizeLimit"})
 """Fields whose values the API server rewrites: 1024Mi is read back as 1Gi."""

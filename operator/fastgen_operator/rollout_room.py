@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from fastgen_api.quantity import quantity
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.observed import UNSCHEDULABLE, Problem, unscheduled
-from fastgen_operator.quantity import quantity
 
 LACK_OF_ROOM: Final = re.compile(
     r"\d+ (?:Insufficient |Too many pods"

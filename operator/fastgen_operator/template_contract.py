@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fastgen_api import names
+from fastgen_api.quantity import MAX_EXPONENT, MAX_LENGTH, is_boundless
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.merge import TemplateError
-from fastgen_operator.quantity import MAX_EXPONENT, MAX_LENGTH, is_boundless
 
 PATH: Final = "spec.podTemplate"
 LISTS: Final = ("containers", "initContainers", "volumes")

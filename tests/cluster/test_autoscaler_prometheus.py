@@ -15,7 +15,7 @@ import pytest
 from cluster_access import wait_until
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from fastgen_api.names import Metric, MetricLabel, Outcome, Target
+from fastgen_api.names import Metric, MetricLabel, Outcome, Phase, Target
 from fastgen_balancer.prometheus import read_metrics
 from fastgen_balancer.promql import Selector, Windows
 from fastgen_balancer.signals import MetricSignals, Unknown
@@ -44,11 +44,14 @@ class Replica:
 
         self.running = gauge(Metric.RUNNING_REQUESTS)
         self.waiting = gauge(Metric.WAITING_REQUESTS)
-        self.owed = gauge(Metric.OWED_TOKENS)
+        self.owed = gauge(Metric.OWED_WORK)
         self.kv_usage = gauge(Metric.KV_USAGE)
         self.queued = gauge(Metric.QUEUED_REQUESTS)
-        self.prompt = counter(Metric.PROMPT_TOKENS)
-        self.output = counter(Metric.OUTPUT_TOKENS)
+        self.arrived = counter(Metric.ARRIVED_REQUESTS)
+        arriving = Counter(Metric.ARRIVED_WORK, "arriving", (*names, "phase"), registry=registry)
+        self.arriving = {p: arriving.labels(**labels, phase=p.value) for p in Phase}
+        done = Counter(Metric.DONE_WORK, "done", (*names, "phase"), registry=registry)
+        self.done = {p: done.labels(**labels, phase=p.value) for p in Phase}
         requests = Counter(Metric.REQUESTS, "requests", (*names, "outcome"), registry=registry)
         self.ended = {o: requests.labels(**labels, outcome=o.value) for o in Outcome}
         misses = Counter(Metric.TARGET_MISSES, "misses", (*names, "target"), registry=registry)
@@ -136,9 +139,12 @@ def work() -> Iterator[list[Replica]]:
 
     def go() -> None:
         while not done.wait(0.1):
-            first.prompt.inc(8)
-            first.output.inc(2)
-            second.output.inc(1)
+            first.arrived.inc(0.5)
+            first.arriving[Phase.PREFILL].inc(0.09)
+            first.arriving[Phase.DECODE].inc(0.03)
+            first.done[Phase.PREFILL].inc(0.08)
+            first.done[Phase.DECODE].inc(0.02)
+            second.done[Phase.DECODE].inc(0.01)
             first.ended[Outcome.GOOD].inc(0.9)
             first.ended[Outcome.LATE_FIRST_TOKEN].inc(0.1)
             first.misses[Target.TTFT].inc(0.1)
@@ -175,9 +181,11 @@ def test_every_signal_is_read_as_it_is(scene: Scene, work: list[Replica]) -> Non
     assert (one.instance, two.instance) == (first.address, second.address)
     assert one.age_seconds < 2.5
     assert one.whole_window
-    assert one.tokens_per_second == pytest.approx(100, rel=0.2)
-    assert two.tokens_per_second == pytest.approx(10, rel=0.2)
-    assert found.tokens_per_second == pytest.approx(110, rel=0.2)
+    assert one.work == pytest.approx(1.0, rel=0.2)
+    assert two.work == pytest.approx(0.1, rel=0.2)
+    assert found.done == pytest.approx(1.1, rel=0.2)
+    assert found.arriving == pytest.approx(1.2, rel=0.2)
+    assert found.arriving_requests == pytest.approx(5, rel=0.2)
     assert (one.running, one.running_floor, one.owed, one.owed_floor) == (8, 8, 500, 500)
     assert (one.kv_usage, one.kv_usage_floor) == (0.95, 0.95)
     assert one.waiting is not None
@@ -215,5 +223,8 @@ def test_another_deployment_is_not_ours(scene: Scene) -> None:
         assert "kv_usage" in found.not_numbers
         assert found.replicas[0].kv_usage is None
         assert other.address not in scene.instances()
+        missing = scene.read("nobody")
+        assert isinstance(missing, Unknown)
+        assert missing.reason == "LabelMismatch"
     finally:
         other.stop()

@@ -27,8 +27,6 @@ UNSUPPORTED = [
     ("engine/dtype", "Float16", "spec.engine.dtype"),
     ("engine/quantization", "Int8", "spec.engine.quantization"),
     ("engine/quantization", "FP8", "spec.engine.quantization"),
-    ("scaling/behavior/scaleUp/tolerance", "0.1", "spec.scaling.behavior.scaleUp.tolerance"),
-    ("scaling/behavior/scaleDown/tolerance", "0.1", "spec.scaling.behavior.scaleDown.tolerance"),
     ("balancer/name", "shared", "spec.balancer.name"),
     ("balancer/routing", "Prefix", "spec.balancer.routing"),
     ("balancer/routes", [], "spec.balancer.routes"),

@@ -74,7 +74,7 @@ async def _balancer() -> bytes:
         (registry,) = picker.registries()
         autoscaler = AutoscalerMetrics(registry, DEPLOYMENT, NAMESPACE)
         autoscaler.leads(True)
-        autoscaler.decided(Recommendation(2, Rule.STEADY, "as it is"))
+        autoscaler.decided(Recommendation(2, Rule.STEADY, "as it is"), 0)
         return generate_latest(registry)
 
 

@@ -25,8 +25,6 @@ status_fields = list(reference["fields"](schema["properties"]["status"], "status
 NOT_YET = {
     "spec.engine.dtype": "Float16",
     "spec.engine.quantization": "Int8 and FP8",
-    "spec.scaling.behavior.scaleUp.tolerance": "",
-    "spec.scaling.behavior.scaleDown.tolerance": "",
     "spec.balancer.name": "",
     "spec.balancer.routing": "Prefix",
     "spec.balancer.routes": "",

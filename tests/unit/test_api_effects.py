@@ -31,6 +31,7 @@ RULES = {
     "stabilizationWindowSeconds": 30,
     "selectPolicy": "Max",
     "policies": [{"type": "Pods", "value": 2, "periodSeconds": 30}],
+    "tolerance": "0.1",
 }
 EXAMPLE: dict[str, Any] = {
     "model": {"source": "file:///models/a.gguf", "servedName": "a"},
@@ -156,6 +157,7 @@ CHANGED: dict[str, Any] = {
         for name, value in {
             "stabilizationWindowSeconds": 60,
             "selectPolicy": "Min",
+            "tolerance": "50m",
             "policies[].type": "Percent",
             "policies[].value": 3,
             "policies[].periodSeconds": 15,

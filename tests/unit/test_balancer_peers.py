@@ -104,7 +104,7 @@ async def test_a_slow_or_broken_peer_holds_up_nobody(monkeypatch: pytest.MonkeyP
             return httpx2.Response(500)
         return httpx2.Response(200, json={"queued_requests": 5, "in_flight_requests": 7})
 
-    peers = among(answer, "slow", "gone", "broken", "well")  # type: ignore[arg-type]
+    peers = among(answer, "slow", "gone", "broken", "well")
     async with asyncio.timeout(5):
         found = await peers.signals(lambda: OWN)
     assert (found.queued_requests, found.in_flight_requests) == (6, 9)

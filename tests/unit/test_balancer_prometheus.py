@@ -54,12 +54,14 @@ def test_a_full_answer() -> None:
             ("sampled", "10.0.0.1:8000", NOW - 3),
             ("present", "10.0.0.1:8000", 0),
             ("sampled", "10.0.0.2:8000", NOW - 1),
-            ("prompt", "10.0.0.1:8000", 30),
-            ("output", "10.0.0.1:8000", 12),
+            ("work", "10.0.0.1:8000", 0.42),
             ("running", "10.0.0.1:8000", 5),
             ("waiting_floor", "10.0.0.1:8000", 0),
             ("running", "10.0.0.9:8000", 5),
-            ("tokens", "", 42),
+            ("arriving", "", 0.5),
+            ("arriving_requests", "", 2),
+            ("done", "", 0.42),
+            ("others", "", 7),
             ("queued", "", 0),
             ("short", "good", 30),
             ("short", "refused", 2),
@@ -72,10 +74,10 @@ def test_a_full_answer() -> None:
     assert isinstance(signals, MetricSignals)
     first, second = signals.replicas
     assert (first.instance, first.age_seconds, first.whole_window) == ("10.0.0.1:8000", 3.0, True)
-    assert (first.tokens_per_second, first.running, first.waiting_floor) == (42.0, 5.0, 0.0)
+    assert (first.work, first.running, first.waiting_floor) == (0.42, 5.0, 0.0)
     assert (first.waiting, first.kv_usage) == (None, None)
-    assert (second.whole_window, second.tokens_per_second) == (False, None)
-    assert signals.tokens_per_second == 42.0
+    assert (second.whole_window, second.work) == (False, None)
+    assert (signals.arriving, signals.arriving_requests, signals.done) == (0.5, 2.0, 0.42)
     assert signals.queued_requests == 0.0
     assert signals.queue_growth is None
     assert signals.short is not None
@@ -86,16 +88,17 @@ def test_a_full_answer() -> None:
 
 
 def test_nan_is_neither_zero_nor_empty() -> None:
-    signals = read(answer(("tokens", "", "NaN"), ("queued", "", "+Inf"), ("running", "a", 1)))
+    signals = read(answer(("done", "", "NaN"), ("queued", "", "+Inf"), ("running", "a", 1)))
     assert isinstance(signals, MetricSignals)
-    assert (signals.tokens_per_second, signals.queued_requests) == (None, None)
-    assert signals.not_numbers == ("queued", "tokens")
+    assert (signals.done, signals.queued_requests) == (None, None)
+    assert signals.not_numbers == ("done", "queued")
 
 
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
         (200, answer(), "NoSeries"),
+        (200, answer(("others", "", 3)), "LabelMismatch"),
         (200, b"<html>", "BadAnswer"),
         (200, b'{"status":"success"}', "BadAnswer"),
         (200, b'{"status":"success","data":{"resultType":"matrix","result":[]}}', "BadAnswer"),

@@ -3,148 +3,68 @@
 from dataclasses import replace
 
 import pytest
+from scaling_scenes import (
+    IDLE,
+    POLICY,
+    UNREACHABLE,
+    decide,
+    fleet,
+    knowing,
+    local,
+    metrics,
+    reading,
+)
 
 from fastgen_api.names import Outcome
 from fastgen_api.spec import ScalingPolicy, ScalingRules
-from fastgen_balancer.capacity import Capacity, Seen
-from fastgen_balancer.decision import Blocker, Memory, Recommendation, Rule, start
+from fastgen_balancer.decision import Blocker, Rule, start
 from fastgen_balancer.recommend import recommend
-from fastgen_balancer.scaling_policy import Policy
-from fastgen_balancer.signals import (
-    LocalSignals,
-    MetricSignals,
-    Outcomes,
-    ReplicaReading,
-    Signals,
-    Unknown,
-)
-
-POLICY = Policy(min_replicas=1, max_replicas=8, target_ratio=0.99, max_concurrent_requests=64)
-UNREACHABLE = Unknown("QueryFailed", "Prometheus did not answer")
-KNOWN = Capacity(carried=Seen(100.0, 0.0), overload=Seen(120.0, 0.0))
-
-
-def local(ready: int, queued: int = 0, in_flight: int = 0, saturated: int = 0) -> LocalSignals:
-    return LocalSignals(
-        queued_requests=queued,
-        in_flight_requests=in_flight,
-        ready_endpoints=ready,
-        saturated_endpoints=saturated,
-    )
-
-
-def reading(
-    name: str, tokens: float = 0.0, waiting: float = 0.0, running: float = 0.0, **more: float
-) -> ReplicaReading:
-    values = {
-        "age_seconds": 2.0,
-        "whole_window": True,
-        "running_floor": running,
-        "waiting_floor": waiting,
-        "owed": 0.0,
-        "owed_floor": 0.0,
-        "kv_usage": running / 100,
-        "kv_usage_floor": running / 100,
-    }
-    return ReplicaReading(
-        instance=name,
-        tokens_per_second=tokens,
-        waiting=waiting,
-        running=running,
-        **(values | more),
-    )
-
-
-def outcomes(
-    good: float, bad: float = 0.0, refused: float = 0.0, seconds: float = 30.0
-) -> Outcomes:
-    counts = {Outcome.GOOD: good, Outcome.LATE_FIRST_TOKEN: bad, Outcome.REFUSED: refused}
-    return Outcomes(counts, seconds)
-
-
-def metrics(
-    readings: list[ReplicaReading],
-    good: float = 100.0,
-    bad: float = 0.0,
-    queued: float | None = 0.0,
-) -> MetricSignals:
-    return MetricSignals(
-        replicas=tuple(readings),
-        tokens_per_second=sum(r.tokens_per_second or 0.0 for r in readings),
-        queued_requests=queued,
-        queue_growth=0.0,
-        short=outcomes(good, bad),
-        long=outcomes(10 * good, 10 * bad, seconds=300.0),
-    )
-
-
-def fleet(replicas: int, tokens: float, running: float = 4.0, **more: float) -> MetricSignals:
-    """Replicas that share a load of `tokens` per second evenly."""
-    return metrics(
-        [reading(f"r{i}", tokens / replicas, running=running) for i in range(replicas)], **more
-    )
-
-
-def decide(
-    signals: Signals, policy: Policy = POLICY, memory: Memory | None = None, now: float = 10_000.0
-) -> Recommendation:
-    """One decision of a leader whose windows are all over."""
-    memory = memory or Memory(missed_since=0.0)
-    return recommend(signals, policy, replace(memory, replicas=signals.replicas), now)[0]
-
-
-def knowing(carried: float | None = 100.0, overload: float | None = 120.0) -> Memory:
-    now = 10_000.0
-    return Memory(
-        capacity=Capacity(
-            carried=None if carried is None else Seen(carried, now),
-            overload=None if overload is None else Seen(overload, now),
-        ),
-        missed_since=0.0,
-    )
+from fastgen_balancer.signals import MetricSignals, Outcomes, Signals, Unknown
 
 
 def test_steady_load_changes_nothing() -> None:
-    decision = decide(Signals(2, local(2, in_flight=8), fleet(2, 180.0)), memory=knowing())
+    decision = decide(Signals(2, local(2, in_flight=8), fleet(2, 1.6)), memory=knowing())
     assert (decision.replicas, decision.rule, decision.blockers) == (2, Rule.STEADY, ())
 
 
 @pytest.mark.parametrize(
-    ("tokens", "replicas"), [(204.0, 2), (206.0, 3), (306.0, 3), (307.0, 4), (420.0, 4)]
+    ("work", "replicas"), [(1.7, 2), (1.71, 3), (2.55, 3), (2.56, 4), (5.0, 6)]
 )
-def test_demand_above_capacity_asks_for_what_it_needs(tokens: float, replicas: int) -> None:
-    # 120 tokens/s with a headroom of 85 % are 102 per replica.
-    signals = Signals(2, local(2, in_flight=8), fleet(2, 204.0))
+@pytest.mark.parametrize("memory", [None, "known"])
+def test_demand_above_capacity_asks_for_what_it_needs(
+    work: float, replicas: int, memory: str | None
+) -> None:
+    # With a headroom of 85 %, and before anything was learned as after.
+    signals = Signals(2, local(2, in_flight=8), fleet(2, 1.7))
     assert isinstance(signals.metrics, MetricSignals)
-    waiting = replace(signals.metrics, tokens_per_second=tokens)
-    decision = decide(replace(signals, metrics=waiting), memory=knowing())
+    waiting = replace(signals.metrics, arriving=work)
+    decision = decide(replace(signals, metrics=waiting), memory=knowing() if memory else None)
     assert decision.replicas == replicas
     assert decision.rule is (Rule.DEMAND_ABOVE_CAPACITY if replicas > 2 else Rule.STEADY)
     if replicas > 2:
-        assert f"{tokens:.0f} tokens/s" in decision.message
+        assert f"{work:.2f} engine-seconds/s" in decision.message
 
 
 def test_waiting_requests_are_demand() -> None:
-    # 36 tokens per request: 100 waiting ones are 3600 tokens, to be cleared in 300 s.
-    full = metrics([reading("r0", 120.0, waiting=100.0, running=60.0)], good=100.0)
-    decision = decide(Signals(1, local(1, in_flight=160), full), memory=knowing(100.0, None))
+    # 0.24 per request: 100 waiting ones are 24 engine-seconds, to be cleared in 300 s.
+    full = metrics([reading("r0", 0.8, waiting=100.0, running=60.0)], good=100.0)
+    decision = decide(Signals(1, local(1, in_flight=160), full), memory=knowing(1.0, None))
     assert (decision.replicas, decision.rule) == (2, Rule.DEMAND_ABOVE_CAPACITY)
-    assert decision.message.startswith("132 tokens/s")
+    assert decision.message.startswith("0.88 engine-seconds/s")
 
 
 def test_refused_requests_are_demand() -> None:
-    busy = fleet(1, 90.0, running=60.0)
+    busy = fleet(1, 0.75, running=60.0, good=90.0)
     counts = Outcomes({Outcome.GOOD: 90.0, Outcome.REFUSED: 30.0}, 30.0)
     signals = Signals(1, local(1, in_flight=60), replace(busy, short=counts))
     decision = decide(signals, policy=replace(POLICY, target_ratio=None), memory=knowing())
     assert (decision.replicas, decision.rule) == (2, Rule.DEMAND_ABOVE_CAPACITY)
-    assert decision.message.startswith("120 tokens/s")
+    assert decision.message.startswith("1.00 engine-seconds/s")
 
 
 def test_a_shrinking_backlog_needs_no_replica() -> None:
-    full = metrics(
-        [reading("r0", 120.0, waiting=100.0, waiting_growth=-1.0, running=60.0)], bad=50.0
-    )
+    full = metrics([reading("r0", 1.0, waiting=100.0, waiting_growth=-1.0, running=60.0)], bad=50.0)
+    full = replace(full, arriving=0.7)
     decision = decide(Signals(1, local(1, in_flight=160), full), memory=knowing())
     assert (decision.replicas, decision.blockers) == (1, (Blocker.BACKLOG_SHRINKS,))
     slower = replace(full, replicas=(replace(full.replicas[0], waiting_growth=-0.1),))
@@ -159,26 +79,26 @@ def test_missed_slo_with_saturated_replicas_raises() -> None:
 
 
 def test_missed_slo_without_saturation_is_infeasible() -> None:
-    slow = fleet(2, 100.0, running=4.0, good=50.0, bad=50.0)
+    slow = fleet(2, 1.0, running=4.0, good=50.0, bad=50.0)
     decision = decide(Signals(2, local(2, in_flight=8), slow))
     assert (decision.replicas, decision.rule) == (2, Rule.SLO_INFEASIBLE)
     assert "50.0% of 100 requests" in decision.message
 
 
 def test_infeasible_slo_keeps_no_replica_for_lone_requests() -> None:
-    slow = fleet(4, 40.0, running=0.25, good=10.0, bad=50.0)
+    slow = fleet(4, 0.4, running=0.25, good=10.0, bad=50.0)
     decision = decide(Signals(4, local(4, in_flight=1), slow))
     assert (decision.replicas, decision.rule) == (1, Rule.SLO_INFEASIBLE)
 
 
 def test_slo_missed_at_a_load_never_carried_raises() -> None:
-    crowded = fleet(1, 150.0, running=30.0, good=80.0, bad=20.0)
-    decision = decide(Signals(1, local(1, in_flight=30), crowded), memory=knowing(100.0, None))
+    crowded = fleet(1, 0.75, running=30.0, good=80.0, bad=20.0)
+    decision = decide(Signals(1, local(1, in_flight=30), crowded), memory=knowing(0.5, None))
     assert (decision.replicas, decision.rule) == (2, Rule.SLO_MISSED_AT_NEW_LOAD)
-    assert "at 150 tokens/s per replica, it was held at 100" in decision.message
+    assert "at 0.75 engine-seconds/s per replica, it was held at 0.50" in decision.message
 
 
-@pytest.mark.parametrize("known", [UNREACHABLE, fleet(1, 50.0)])
+@pytest.mark.parametrize("known", [UNREACHABLE, fleet(1, 0.5)])
 def test_queue_raises_with_or_without_prometheus(known: MetricSignals | Unknown) -> None:
     decision = decide(Signals(1, local(1, queued=8, in_flight=4, saturated=1), known))
     assert (decision.replicas, decision.rule) == (2, Rule.QUEUE_AT_BALANCER)
@@ -201,27 +121,26 @@ def test_saturated_endpoints_raise_after_a_while() -> None:
     assert (decision.replicas, decision.rule) == (3, Rule.ENDPOINTS_SATURATED)
 
 
-IDLE = fleet(4, 0.0, running=0.0, good=0.0)
-
-
 @pytest.mark.parametrize(
     ("known", "word"),
     [
         (UNREACHABLE, "did not answer"),
-        (replace(IDLE, replicas=()), "fresh sample"),
+        (replace(IDLE, replicas=()), "no series of any replica"),
         (replace(IDLE, replicas=IDLE.replicas[:3]), "3 of 4"),
         (
             replace(IDLE, replicas=tuple(replace(r, age_seconds=31.0) for r in IDLE.replicas)),
-            "fresh sample",
+            "older than 30 s",
         ),
-        (replace(IDLE, tokens_per_second=None), "token rates"),
+        (replace(IDLE, arriving=None), "engine-seconds"),
+        (replace(IDLE, done=None), "engine-seconds"),
+        (replace(IDLE, not_numbers=("done", "owed")), "no number for done, owed"),
         (replace(IDLE, queued_requests=None), "queue lengths"),
         (
             replace(IDLE, replicas=tuple(replace(r, running=None) for r in IDLE.replicas)),
             "running requests",
         ),
-        (replace(fleet(4, 10.0), short=None), "outcomes"),
-        (replace(fleet(4, 10.0), long=None), "outcomes"),
+        (replace(fleet(4, 0.1), short=None), "outcomes"),
+        (replace(fleet(4, 0.1), long=None), "outcomes"),
     ],
 )
 def test_what_is_missing_is_not_zero(known: MetricSignals | Unknown, word: str) -> None:
@@ -242,29 +161,29 @@ def test_no_traffic_is_known_before_the_first_request_is_counted() -> None:
 
 
 def test_few_samples_hold_unless_requests_are_alone() -> None:
-    some = fleet(3, 30.0, running=2.0, good=1.0)
+    some = fleet(3, 0.3, running=2.0, good=1.0)
     decision = decide(Signals(3, local(3, in_flight=6), some), memory=knowing())
     assert (decision.replicas, decision.rule) == (3, Rule.FEW_SAMPLES)
-    lone = fleet(3, 30.0, running=0.3, good=1.0)
+    lone = fleet(3, 0.3, running=0.3, good=1.0)
     decision = decide(Signals(3, local(3, in_flight=1), lone), memory=knowing())
     assert (decision.replicas, decision.rule) == (1, Rule.DEMAND_FITS_FEWER)
 
 
 def test_down_to_what_was_carried_while_good() -> None:
-    # 100 tokens/s carried, 85 % headroom, 80 % margin: 68 per replica.
-    decision = decide(Signals(4, local(4, in_flight=8), fleet(4, 130.0)), memory=knowing())
+    # 1.0 carried, 85 % headroom, 80 % margin: 0.68 per replica.
+    decision = decide(Signals(4, local(4, in_flight=8), fleet(4, 1.3)), memory=knowing())
     assert (decision.replicas, decision.rule) == (2, Rule.DEMAND_FITS_FEWER)
 
 
 def test_down_into_the_unknown_goes_one_step() -> None:
-    loose = fleet(4, 40.0)
-    decision = decide(Signals(4, local(4, in_flight=8), loose), memory=knowing(10.0, None))
+    loose = fleet(4, 0.4)
+    decision = decide(Signals(4, local(4, in_flight=8), loose), memory=knowing(0.1, None))
     assert (decision.replicas, decision.rule) == (3, Rule.DEMAND_FITS_FEWER)
-    warned = decide(Signals(4, local(4, in_flight=8), loose), memory=knowing(10.0, 15.0))
+    warned = decide(Signals(4, local(4, in_flight=8), loose), memory=knowing(0.1, 0.15))
     assert (warned.replicas, warned.rule) == (4, Rule.STEADY)
     full = decide(
-        Signals(4, local(4, in_flight=160), fleet(4, 40.0, running=40.0)),
-        memory=knowing(10.0, None),
+        Signals(4, local(4, in_flight=160), fleet(4, 0.4, running=40.0)),
+        memory=knowing(0.1, None),
     )
     assert (full.replicas, full.rule) == (4, Rule.STEADY)
 
@@ -301,6 +220,19 @@ def test_pending_replicas_are_supply_until_they_are_late() -> None:
     assert seen[-1] == (2, (Blocker.STUCK_REPLICAS,))
 
 
+@pytest.mark.parametrize(("arriving", "replicas"), [(3.3, 4), (3.5, 5), (6.0, 8)])
+def test_pending_replicas_hold_back_what_they_will_carry_and_no_more(
+    arriving: float, replicas: int
+) -> None:
+    """Four are there for 3.4 of work; two of them are still to come, and a backlog grows."""
+    full = [reading(f"r{i}", 1.0, waiting=50.0, waiting_growth=2.0, running=60.0) for i in (0, 1)]
+    known = replace(metrics(full), arriving=arriving)
+    memory = replace(knowing(), pending_since=9_990.0)
+    decision = decide(Signals(4, local(2, in_flight=120), known), memory=memory)
+    assert decision.replicas == replicas
+    assert (decision.blockers == (Blocker.PENDING_REPLICAS,)) == (replicas == 4)
+
+
 def test_late_replicas_do_not_hold_back_the_others() -> None:
     hungry = local(4, queued=50, in_flight=40, saturated=4)
     memory = replace(start(5, 0.0), pending_since=0.0)
@@ -332,7 +264,7 @@ def test_down_waits_for_the_whole_window() -> None:
     for now in range(0, 400, 5):
         known = fleet(4, 0.0, running=0.0, good=0.0)
         if now == 50:
-            known = fleet(4, 390.0, running=30.0)
+            known = fleet(4, 3.3, running=30.0)
         decision, memory = recommend(Signals(4, local(4), known), POLICY, memory, float(now))
         if decision.replicas < 4:
             replicas, when = decision.replicas, now
@@ -378,8 +310,8 @@ def test_a_new_leader_takes_an_allowance_as_used_up() -> None:
 
 
 def test_another_model_has_another_capacity() -> None:
-    memory = knowing()
-    signals = Signals(2, local(2, in_flight=40), fleet(2, 230.0, running=20.0))
+    memory = knowing(0.7, 0.7)
+    signals = Signals(2, local(2, in_flight=40), fleet(2, 1.3, running=20.0))
     assert decide(signals, memory=memory).replicas == 3
     assert (
         decide(signals, policy=replace(POLICY, capacity_key="other"), memory=memory).replicas == 2

@@ -23,7 +23,9 @@ from fastgen_balancer.signals import MetricSignals, Outcomes, Unknown
 
 POLICY = Policy(min_replicas=1, max_replicas=4, target_ratio=0.99)
 NOW = 1_700_000_000.0
-STEADY = Recommendation(2, Rule.STEADY, "204 tokens/s are offered to 2 replicas")
+STEADY = Recommendation(
+    2, Rule.STEADY, "1.20 engine-seconds/s are asked for", inputs=(("demand", "1.2"),)
+)
 
 
 def outcomes(good: float, bad: float = 0.0, misses: dict[Target, float] | None = None) -> Outcomes:
@@ -32,14 +34,14 @@ def outcomes(good: float, bad: float = 0.0, misses: dict[Target, float] | None =
 
 
 def metrics(long: Outcomes | None) -> MetricSignals:
-    return MetricSignals((), 0.0, 0.0, 0.0, None, long)
+    return MetricSignals((), 0.0, 0.0, 0.0, 0.0, 0.0, None, long)
 
 
 def report(good: float = 1000.0, bad: float = 0.0, decision: Recommendation = STEADY) -> Report:
     known = metrics(outcomes(good, bad))
     return Report(
         slo_met=slo_met(known, POLICY, "True"),
-        scaling_active=scaling_active(ScalingMode.AUTO, known, POLICY, ReportMemory()),
+        scaling_active=scaling_active(ScalingMode.AUTO, None, POLICY, ReportMemory()),
         slo=slo_status(known.long),
         decision=decision,
     )
@@ -60,6 +62,7 @@ def test_the_first_status_tells_all() -> None:
         "rule": "Steady",
         "message": STEADY.message,
         "blockers": [],
+        "inputs": {"demand": "1.2"},
     }
     assert [(c["type"], c["status"], c["reason"]) for c in status["conditions"]] == [
         ("SLOMet", "True", "Held"),

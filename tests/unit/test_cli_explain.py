@@ -82,7 +82,7 @@ def test_a_decision_is_told_with_rule_figures_age_and_what_held_it() -> None:
         lastDecision=decision("DemandAboveCapacity", 3, "PendingReplicas"),
     )
     text = why(found)
-    assert "The autoscaler last asked for 3, 3 min ago: more tokens are asked for than" in text
+    assert "The autoscaler last asked for 3, 3 min ago: more work is asked for than" in text
     assert "(DemandAboveCapacity)" in text
     assert "“5200 tokens/s are offered”" in text
     assert "are not ready yet and count as supply (PendingReplicas)" in text

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fastgen_api.spec import BudgetMode
+from fastgen_api.spec import BudgetMode, most_step_tokens
 from fastgen_runtime.engine.blocks import BlockPool
 from fastgen_runtime.engine.budget import Budget, Pace, choose_budget
 from fastgen_runtime.engine.latency import LatencyModel, shape_of
@@ -13,6 +13,7 @@ from fastgen_runtime.engine.plan import Limits
 from fastgen_runtime.engine.request import Constraint, NewRequest, Refusal
 from fastgen_runtime.engine.scheduler import Committed, Scheduler
 from fastgen_runtime.engine.step import ChunkResult, Step
+from fastgen_runtime.engine.work import NO_WORK, Work, Workload
 
 
 class StepRunner(Protocol):
@@ -31,13 +32,14 @@ class StepRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How loaded an engine is. num_owed: tokens still to compute."""
+    """How loaded an engine is. num_owed: tokens still to compute. work: in engine-seconds."""
 
     num_running: int
     num_waiting: int
     num_owed: int
     num_free_blocks: int
     num_preemptions: int
+    work: Work = NO_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Engine:
         )
         self._latency = LatencyModel()
         self._pace = Pace()
+        usual = most_step_tokens(BudgetMode.FIXED, None)
+        self._workload = Workload(min(usual, limits.budget_tokens))
 
     @property
     def max_length(self) -> int:
@@ -83,7 +87,11 @@ class Engine:
     def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
         """Takes a request, or says why not; constraint: what its grammar allows."""
         due = self._pace.due(new.arrived, len(new.prompt_token_ids))
-        return self._scheduler.add(new, constraint, due)
+        refusal = self._scheduler.add(new, constraint, due)
+        if refusal is None:
+            asked = self._scheduler.asked(new.request_id)
+            self._workload.arrive(asked, self._latency.cost, self._pace)
+        return refusal
 
     def abort(self, request_id: str) -> None:
         """Frees a request's blocks; it is in no later step."""
@@ -108,6 +116,7 @@ class Engine:
         seconds = time.monotonic() - begun
         if is_usual:
             self._latency.observe(shape, seconds)
+        self._workload.step(step, self._latency.cost, self._pace)
         return Beat(
             committed,
             shape.num_tokens,
@@ -140,6 +149,7 @@ class Engine:
             num_owed=scheduler.num_owed,
             num_free_blocks=scheduler.blocks.num_free,
             num_preemptions=scheduler.num_preemptions,
+            work=self._workload.total(scheduler.num_owed, self._latency.cost, self._pace),
         )
 
     def check(self) -> None:

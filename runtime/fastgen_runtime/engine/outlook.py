@@ -22,21 +22,31 @@ class LengthHistory:
     those go on that have come as far.
     """
 
-    __slots__ = ("_first_guess", "_last", "_sorted")
+    __slots__ = ("_first_guess", "_last", "_sorted", "_sum")
 
     def __init__(self, first_guess: int) -> None:
         """first_guess: how long an answer is taken to become before there are enough of them."""
         self._first_guess = first_guess
         self._last: deque[int] = deque()
         self._sorted: list[int] = []
+        self._sum = 0
 
     def note(self, num_output_tokens: int) -> None:
         """A request has ended."""
         if len(self._last) == _WINDOW:
             oldest = self._last.popleft()
             del self._sorted[bisect_right(self._sorted, oldest) - 1]
+            self._sum -= oldest
         self._last.append(num_output_tokens)
         insort(self._sorted, num_output_tokens)
+        self._sum += num_output_tokens
+
+    @property
+    def mean(self) -> float:
+        """Of the answers that ended last; the first guess before there are enough of them."""
+        if len(self._sorted) < _FEWEST:
+            return self._first_guess
+        return self._sum / len(self._sorted)
 
     def expected_remaining(self, request: Request) -> int:
         """Output tokens still to come; as many again once none was as long. At least 1."""
@@ -50,6 +60,33 @@ class LengthHistory:
             count = len(self._sorted) - first
             longer = self._sorted[first + int(count * _QUANTILE)] if count else 0
         return longer if longer > done else 2 * done
+
+
+class Forecast:
+    """How many output tokens the requests that arrive will have, right on the whole.
+
+    Each is taken to have as many as the mean of those that ended, within its own limit. By how much
+    that was wrong is known when it ends, and is made up for by the next ones, so that the sum of
+    all forecasts follows the sum of all answers whatever mix of limits clients set.
+    """
+
+    __slots__ = ("_history", "_missing")
+
+    def __init__(self, history: LengthHistory) -> None:
+        self._history = history
+        self._missing = 0
+
+    def tokens(self, max_tokens: int) -> int:
+        """Of a request that arrives."""
+        likely = max(1, min(max_tokens, round(self._history.mean)))
+        # A part at a time: one long answer must not look like a burst of work.
+        made_up = min(max(likely + self._missing, likely // 2), 2 * likely)
+        self._missing -= made_up - likely
+        return made_up
+
+    def note(self, forecast: int, num_output_tokens: int) -> None:
+        """A request has ended, with so many in place of what was forecast."""
+        self._missing += num_output_tokens - forecast
 
 
 class Outlook:

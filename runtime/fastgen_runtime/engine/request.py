@@ -131,7 +131,8 @@ class Request:
     `token_ids`. num_published: how many blocks of its table the pool knows the content of.
     num_hits: how many of them it found there. num_cached: prompt tokens that it never had to
     compute. prompt_logprobs: of the prompt's tokens from the second on, as far as they are known.
-    queue_seconds, first_token_at: None before the first chunk and token.
+    queue_seconds, first_token_at: None before the first chunk and token. forecast: output tokens
+    that it was taken to have when it arrived.
     """
 
     new: NewRequest
@@ -151,6 +152,7 @@ class Request:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     queue_seconds: float | None = None
     first_token_at: float | None = None
+    forecast: int = 0
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.new.prompt_token_ids)

@@ -15,7 +15,7 @@ from fastgen_runtime.engine.blocks import (
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.chunk import make_chunk
 from fastgen_runtime.engine.deadlines import Deadlines
-from fastgen_runtime.engine.outlook import LengthHistory
+from fastgen_runtime.engine.outlook import Forecast, LengthHistory
 from fastgen_runtime.engine.plan import Admission, Limits, schedule
 from fastgen_runtime.engine.request import (
     Constraint,
@@ -28,6 +28,7 @@ from fastgen_runtime.engine.request import (
     Started,
 )
 from fastgen_runtime.engine.step import Chunk, ChunkResult, Step
+from fastgen_runtime.engine.work import Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Scheduler:
         self._arrivals = 0
         self._deadlines = Deadlines()
         self._history = LengthHistory(limits.expected_output_tokens)
+        self._forecast = Forecast(self._history)
         # How many running requests found each block in the cache.
         self._hits: Counter[int] = Counter()
 
@@ -122,12 +124,20 @@ class Scheduler:
             )
         request = Request(new, self._arrivals, constraint, self._chain(new), due)
         request.extend_digests(self.blocks.block_size)
+        request.forecast = self._forecast.tokens(new.max_tokens)
         self._arrivals += 1
         self._requests[new.request_id] = request
         insort(self._waiting, request, key=_order)
         if new.deadline is not None:
             self._deadlines.add(new.deadline, request, self._requests)
         return None
+
+    def asked(self, request_id: str) -> Asked:
+        """What a request that has just been added asks for."""
+        request = self._requests[request_id]
+        most = request.num_matchable(self.blocks.block_size)
+        num_cached = len(self.blocks.match(request.digests, most)) * self.blocks.block_size
+        return Asked(request.num_prompt_tokens, num_cached, request.forecast)
 
     def abort(self, request_id: str) -> None:
         """Forgets a request and frees its blocks; an unknown one has ended already."""
@@ -267,6 +277,7 @@ class Scheduler:
         # Which have blocks can be waiting no more, but one that runs may have got none yet.
         (self._running if request in self._running else self._waiting).remove(request)
         self._release(request)
+        self._forecast.note(request.forecast, request.num_output_tokens)
         if request.num_output_tokens:
             self._history.note(request.num_output_tokens)
 

@@ -15,9 +15,10 @@ from prometheus_client import (
     generate_latest,
 )
 
-from fastgen_api.names import Metric, MetricLabel, Outcome, Target
+from fastgen_api.names import Metric, MetricLabel, Outcome, Phase, Target
 from fastgen_api.spec import SLO
 from fastgen_runtime.engine.channel import Report
+from fastgen_runtime.engine.work import Work
 from fastgen_runtime.front.finished import FinishedRequest
 from fastgen_runtime.front.goodness import End, Timings, Verdict
 
@@ -77,6 +78,16 @@ class Metrics:
         self._output_tokens = self._counter(Metric.OUTPUT_TOKENS, "Output tokens computed.")
         self._preemptions = self._counter(Metric.PREEMPTIONS, "Requests sent back to the queue.")
         self._num_preemptions = 0
+        self._arrived_requests = self._counter(
+            Metric.ARRIVED_REQUESTS, "Requests that the engine took."
+        )
+        self._arrived = self._counters(
+            Metric.ARRIVED_WORK, "Engine-seconds that arriving requests will take.", "phase", Phase
+        )
+        self._done = self._counters(
+            Metric.DONE_WORK, "Engine-seconds of work done, as predicted.", "phase", Phase
+        )
+        self._work = Work()
         self._prefix_queries = self._counter(
             Metric.PREFIX_QUERIES, "Prompt tokens, computed or found in the prefix cache."
         )
@@ -193,6 +204,7 @@ class Metrics:
         preempted = report.load.num_preemptions - self._num_preemptions
         self._num_preemptions = report.load.num_preemptions
         self._preemptions.inc(preempted)
+        self._note_work(report.load.work)
         if report.num_step_tokens:
             self._prompt_tokens.inc(report.num_prompt_tokens)
             self._output_tokens.inc(report.num_output_tokens)
@@ -205,6 +217,14 @@ class Metrics:
             if report.predicted_seconds:
                 ratio = report.step_seconds / report.predicted_seconds
                 self._step_ratio.observe(ratio)
+
+    def _note_work(self, work: Work) -> None:
+        last, self._work = self._work, work
+        self._arrived_requests.inc(work.num_arrived - last.num_arrived)
+        self._arrived[Phase.PREFILL].inc(work.arrived_prefill - last.arrived_prefill)
+        self._arrived[Phase.DECODE].inc(work.arrived_decode - last.arrived_decode)
+        self._done[Phase.PREFILL].inc(work.done_prefill - last.done_prefill)
+        self._done[Phase.DECODE].inc(work.done_decode - last.done_decode)
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""

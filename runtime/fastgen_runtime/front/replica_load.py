@@ -22,6 +22,8 @@ class ReplicaLoad:
     block_size: int
     tokens_per_second: float
     draining: bool
+    owed_seconds: float = 0.0
+    """Engine-seconds that the tokens owed will take."""
 
     @property
     def kv_usage(self) -> float:
@@ -53,6 +55,7 @@ def replica_load(
         block_size=ready.block_size if ready else 0,
         tokens_per_second=tokens_per_second,
         draining=draining,
+        owed_seconds=report.load.work.owed,
     )
 
 
@@ -63,4 +66,6 @@ def add_gauges(metrics: Metrics, load: Callable[[], ReplicaLoad]) -> None:
     gauge(Metric.WAITING_REQUESTS, "Requests that wait for a place.", lambda: load().num_waiting)
     gauge(Metric.OWED_TOKENS, "Tokens that open requests still have to compute.",
           lambda: load().num_owed)  # fmt: skip
+    gauge(Metric.OWED_WORK, "Engine-seconds that the tokens owed will take.",
+          lambda: load().owed_seconds)  # fmt: skip
     gauge(Metric.KV_USAGE, "Share of the KV blocks in use.", lambda: load().kv_usage)

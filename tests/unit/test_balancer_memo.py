@@ -1,0 +1,154 @@
+"""What a leader remembers reaches the next one, with the renewals of the lease."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from lease_server import lease_server
+from scaling_scenes import IDLE, POLICY, UNREACHABLE, fleet, local
+from scaling_strategies import memories
+
+from fastgen_api.names import MEMO_ANNOTATION
+from fastgen_api.spec import ScalingMode, parse
+from fastgen_balancer import term
+from fastgen_balancer.behavior import Change
+from fastgen_balancer.capacity import Capacity, Seen
+from fastgen_balancer.decision import Blocker, Memory, Rule, start
+from fastgen_balancer.deployment_access import Deployment
+from fastgen_balancer.deployment_status import ReportMemory
+from fastgen_balancer.lease import TIMING, Leadership, Move
+from fastgen_balancer.memo import Memo, read, write
+from fastgen_balancer.recommend import recommend
+from fastgen_balancer.signals import Signals
+
+NOW = 1_700_000_000.0
+
+
+def deployment(replicas: int, mode: str = "Auto", **status: Any) -> Deployment:
+    spec = {
+        "model": {"source": "file:///m"},
+        "replicas": replicas,
+        "scaling": {"mode": mode, "maxReplicas": 8},
+    }
+    return Deployment("uid", "1", 1, False, parse(spec), status)
+
+
+@settings(max_examples=60, deadline=None)
+@given(memories)
+def test_a_memory_reads_as_it_was_written(memory: Memory) -> None:
+    memo = Memo(ScalingMode.AUTO, memory)
+    assert read(write(memo)) == memo
+
+
+def test_what_does_not_read_is_no_memory() -> None:
+    for text in ("", "{", "{}", '{"mode":"Auto","memory":{"wishes":5}}', '{"mode":"New"}'):
+        assert read(text) is None
+    told = {"time": "2023-11-14T22:13:20Z", "replicas": 3}
+    state = term.begin(deployment(3, lastDecision=told), "{", NOW + 50)
+    assert state.memory == start(3, NOW + 50, NOW)
+
+
+def test_a_memo_stays_small_whatever_happens() -> None:
+    memory, replicas = start(4, NOW), 4
+    for i in range(4000):
+        now = NOW + 2.0 * i
+        busy = fleet(replicas, 3.0 if i % 7 < 3 else 0.2 * (i % 5), running=float(i % 60))
+        signals = Signals(replicas, local(replicas), busy if i % 11 else UNREACHABLE)
+        policy = replace(POLICY, capacity_key=f"key-{i // 100}")
+        _, memory = recommend(signals, policy, memory, now)
+        # Others scale it, all the time.
+        replicas = 1 + (i // 3) % 8
+    assert len(write(Memo(ScalingMode.AUTO, memory))) < 8000
+
+
+def test_a_window_goes_on_under_the_next_leader() -> None:
+    """As long as if there had been one leader all the time, and no longer."""
+    state = term.State(start(4, NOW), ReportMemory(), ScalingMode.AUTO)
+    decision, memory = recommend(Signals(4, local(4), fleet(4, 3.3)), POLICY, state.memory, NOW)
+    for second in range(5, 500, 5):
+        now = NOW + second
+        if second % 50 == 0:  # a new leader, some seconds later
+            memo = write(Memo(ScalingMode.AUTO, memory))
+            memory = term.begin(deployment(4), memo, now).memory
+        decision, memory = recommend(Signals(4, local(4), IDLE), POLICY, memory, now)
+        if decision.replicas < 4:
+            break
+    assert (second, decision.rule) == (300, Rule.DEMAND_FITS_FEWER)
+
+
+def test_the_next_leader_counts_what_the_last_one_did_after_its_last_renewal() -> None:
+    memory = replace(start(4, NOW), at=NOW)
+    state = term.begin(deployment(6), write(Memo(ScalingMode.AUTO, memory)), NOW + 16)
+    _, after = recommend(Signals(6, local(6), UNREACHABLE), POLICY, state.memory, NOW + 16)
+    assert after.changes == (Change(NOW + 16, 2),)
+
+
+def test_pending_replicas_time_out_under_whichever_leader() -> None:
+    hungry = Signals(2, local(1, queued=50, in_flight=4, saturated=1), UNREACHABLE)
+    memory, seen = replace(start(2, NOW), pending_since=NOW), []
+    for second in range(5, 700, 5):
+        memo = write(Memo(ScalingMode.AUTO, memory))
+        memory = term.begin(deployment(2), memo, NOW + second).memory
+        decision, memory = recommend(hungry, POLICY, memory, NOW + second)
+        seen.append(decision.blockers)
+    assert seen[100] == (Blocker.PENDING_REPLICAS,)
+    assert seen[-1] == (Blocker.STUCK_REPLICAS,)
+
+
+def test_another_mode_keeps_what_is_known_and_begins_its_windows_anew() -> None:
+    known = Capacity(Seen(0.7, NOW), None)
+    memory = replace(start(1, NOW), capacity=known, capacity_key="k", reversals=3)
+    memo = write(Memo(ScalingMode.RECOMMEND, memory))
+    found = term.begin(deployment(4), memo, NOW + 9).memory
+    assert (found.capacity, found.capacity_key, found.reversals) == (known, "k", 3)
+    assert [wish.replicas for wish in found.wishes] == [4]
+
+
+def contender(client: Any, name: str, now: list[float]) -> Leadership:
+    return Leadership(client, "team", "chat-balancer", name, clock=lambda: now[0])
+
+
+async def test_the_memo_goes_with_the_renewals_and_costs_no_write_of_its_own() -> None:
+    async with lease_server() as (server, client):
+        now = [0.0]
+        first, second = contender(client, "a", now), contender(client, "b", now)
+        assert await first.step() is Move.ACQUIRE
+        assert first.memo == ""
+        first.memo = "one"
+        assert await second.step() is Move.WAIT
+        writes = server.writes
+        first.memo = "two"
+        assert await first.step() is Move.RENEW
+        assert server.writes == writes + 1
+        lease = server.leases["chat-balancer"]
+        assert lease["metadata"]["annotations"] == {MEMO_ANNOTATION: "two"}
+        # Killed: the other one waits for the lease's end, and knows all up to the last renewal.
+        first.memo = "lost"
+        await second.step()
+        now[0] += TIMING.duration
+        assert await second.step() is Move.ACQUIRE
+        assert second.memo == "two"
+        # The first one, should it live, neither leads nor overwrites what the second one says.
+        second.memo = "three"
+        assert await second.step() is Move.RENEW
+        assert not first.leads
+        await first.step()
+        lease = server.leases["chat-balancer"]
+        assert lease["metadata"]["annotations"] == {MEMO_ANNOTATION: "three"}
+
+
+async def test_a_leader_that_stops_leaves_its_latest_memo() -> None:
+    async with lease_server() as (_, client):
+        now = [0.0]
+        first, second = contender(client, "a", now), contender(client, "b", now)
+        await first.step()
+        first.memo = "latest"
+        await first.release()
+        now[0] += 2.0
+        assert await second.step() is Move.ACQUIRE
+        assert second.memo == "latest"
+        # One that leads again takes the other's word, not its own old one.
+        second.memo = "newer"
+        await second.release()
+        await first.step()
+        assert first.memo == "newer"
