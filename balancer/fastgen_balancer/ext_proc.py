@@ -22,6 +22,7 @@ from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
 from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.prompt import PromptKeys
 from fastgen_balancer.refusal import header_mutation, immediate_response
 from fastgen_balancer.settings import Settings
 
@@ -40,6 +41,7 @@ class Exchange:
     is_grpc: bool
     size: Size
     began_at: float
+    keys: PromptKeys | None = None
     client_id: str | None = None
     """The request's id, when the client has named a sound one."""
     placed_at: float | None = None
@@ -137,14 +139,15 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         )
 
     def _read(self, exchange: Exchange, body: bytes) -> Refusal | None:
-        """Notes the size of a whole request, or says why it goes nowhere."""
+        """Notes the size and keys of a whole request, or says why it goes nowhere."""
         exchange.began_at = self._clock()
         if len(body) > MAX_BODY_BYTES:
             return Refusal.TOO_LARGE
         try:
-            exchange.size = estimate.size_of(body, is_grpc=exchange.is_grpc)
+            reading = estimate.read(body, is_grpc=exchange.is_grpc)
         except MalformedBodyError:
             return Refusal.MALFORMED
+        exchange.size, exchange.keys = reading.size, reading.keys
         return None
 
     async def _place(
@@ -155,8 +158,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             yield self._refuse(exchange, refusal)
             return
         del body
-        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
-        answer = self._dispatcher.offer(exchange.id, Request(exchange.generates, tokens))
+        answer = self._dispatcher.offer(exchange.id, self._request(exchange))
         if isinstance(answer, Held):
             seconds = self._settings().max_wait_seconds
             patience = duration_pb2.Duration()
@@ -173,6 +175,11 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         exchange.placed_at = self._clock()
         self._metrics.picked()
         yield self._instruction(exchange, answer, in_body=in_body)
+
+    def _request(self, exchange: Exchange) -> Request:
+        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
+        keys = exchange.keys if self._settings().prefers_prefix else None
+        return Request(exchange.generates, tokens, keys.opening if keys else None)
 
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> messages.ProcessingResponse:
         self._metrics.refused(refusal, counted=exchange.generates)

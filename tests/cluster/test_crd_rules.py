@@ -33,7 +33,6 @@ UNSUPPORTED = [
     ("scaling/behavior/scaleUp/tolerance", "0.1", "spec.scaling.behavior.scaleUp.tolerance"),
     ("scaling/behavior/scaleDown/tolerance", "0.1", "spec.scaling.behavior.scaleDown.tolerance"),
     ("balancer/name", "shared", "spec.balancer.name"),
-    ("balancer/routing", "Prefix", "spec.balancer.routing"),
     ("balancer/routes", [], "spec.balancer.routes"),
     (
         "balancer/routes",

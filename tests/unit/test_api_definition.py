@@ -30,7 +30,6 @@ NOT_YET = {
     "spec.scaling.behavior.scaleUp.tolerance": "",
     "spec.scaling.behavior.scaleDown.tolerance": "",
     "spec.balancer.name": "",
-    "spec.balancer.routing": "Prefix",
     "spec.balancer.routes": "",
 }
 

@@ -31,9 +31,9 @@ from fastgen_balancer.estimate import (
     MalformedBodyError,
     Size,
     learn,
-    size_of,
-    size_of_grpc,
-    size_of_http,
+    read,
+    read_grpc,
+    read_http,
     tokens_of,
 )
 from fastgen_balancer.ext_proc import is_generation
@@ -114,33 +114,33 @@ def test_envoy_listens_on_loopback_but_for_its_listener() -> None:
 
 def test_sizes_of_bodies() -> None:
     body = b'{"model": "m", "prompt": "hello", "max_tokens": 7}'
-    assert size_of_http(body) == Size(len(body), None, 7)
-    assert size_of_http(b'{"max_tokens": 7, "max_completion_tokens": 9}').max_output_tokens == 9
+    assert read_http(body).size == Size(len(body), None, 7)
+    assert read_http(b'{"max_tokens": 7, "max_completion_tokens": 9}').size.max_output_tokens == 9
     for odd in (b"", b"{", b"[]", b'{"max_tokens": "many"}', b"\xff\xfe"):
-        assert size_of_http(odd) == Size(len(odd))
+        assert read_http(odd).size == Size(len(odd))
     request = pb.GenerateRequest(text="hello", stopping=pb.Stopping(max_tokens=5))
     framed = frame(request.SerializeToString())
-    assert size_of_grpc(framed) == Size(len(framed), None, 5)
+    assert read_grpc(framed).size == Size(len(framed), None, 5)
     ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2, 3]))
-    assert size_of_grpc(frame(ids.SerializeToString())).prompt_tokens == 3
-    assert size_of_grpc(frame(b"\xff\xff", compressed=1)) == Size(7), "the replica's to open"
+    assert read_grpc(frame(ids.SerializeToString())).size.prompt_tokens == 3
+    assert read_grpc(frame(b"\xff\xff", compressed=1)).size == Size(7), "the replica's to open"
 
 
 def test_each_choice_counts_its_output() -> None:
     several = pb.GenerateRequest(
         text="hello", sampling=pb.Sampling(n=3), stopping=pb.Stopping(max_tokens=5)
     )
-    assert size_of_grpc(frame(several.SerializeToString())).num_choices == 3
-    size = size_of_http(b'{"max_tokens": 5, "n": 3}')
+    assert read_grpc(frame(several.SerializeToString())).size.num_choices == 3
+    size = read_http(b'{"max_tokens": 5, "n": 3}').size
     assert tokens_of(size, 0.0) == 15
-    assert size_of_http(b'{"n": -4}').num_choices == 1
+    assert read_http(b'{"n": -4}').size.num_choices == 1
     for prompt, n, num_choices in (
         ('"a b"', 1, 1), ("[1, 2, 3]", 2, 2), ('["a", "b", "c"]', 1, 3), ("[[1, 2], [3]]", 4, 8),
         (json.dumps(["a"] * 1000), 1, 256), ("[]", 3, 3), ("5", 2, 2), ('{"a": 1}', 2, 2),
     ):  # fmt: skip
         body = f'{{"prompt": {prompt}, "n": {n}}}'.encode()
-        assert size_of_http(body).num_choices == num_choices
-    assert size_of_http(b'{"n": 1000000}').num_choices == 128
+        assert read_http(body).size.num_choices == num_choices
+    assert read_http(b'{"n": 1000000}').size.num_choices == 128
 
 
 def frame(message: bytes, compressed: int = 0) -> bytes:
@@ -162,20 +162,20 @@ def frame(message: bytes, compressed: int = 0) -> bytes:
 )
 def test_a_grpc_body_that_no_replica_could_read(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
-        size_of(body, is_grpc=True)
+        read(body, is_grpc=True)
 
 
 def test_json_too_deep_to_be_read_counts_by_its_bytes() -> None:
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    assert size_of_http(deep) == Size(len(deep))
+    assert read_http(deep).size == Size(len(deep))
 
 
 def test_no_error_of_an_estimate_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_(_: bytes) -> Size:
         raise OverflowError
 
-    monkeypatch.setattr(estimate, "size_of_http", break_)
-    assert size_of(b"{}", is_grpc=False) == Size(2)
+    monkeypatch.setattr(estimate, "read_http", break_)
+    assert read(b"{}", is_grpc=False).size == Size(2)
 
 
 def test_a_batch_of_the_access_log_that_does_not_read_is_empty() -> None:
