@@ -192,6 +192,7 @@ class Metric:
     PICKS: Final = "fastgen_balancer_picks_total"
     RETRIES: Final = "fastgen_retries_total"
     ENDPOINTS: Final = "fastgen_balancer_endpoints"
+    EJECTIONS: Final = "fastgen_balancer_ejections_total"
     DESIRED_REPLICAS: Final = "fastgen_autoscaler_desired_replicas"
     LEADER: Final = "fastgen_autoscaler_leader"
     DECISIONS: Final = "fastgen_autoscaler_decisions_total"

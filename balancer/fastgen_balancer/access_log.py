@@ -44,9 +44,13 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
 
     def note(self, entry: Entry) -> None:
         """Books one ended request."""
-        picked = self._fleet.end(entry.pick_id) if entry.pick_id else None
-        if not is_generation(entry.method, entry.path, entry.is_grpc):
-            return
+        if is_generation(entry.method, entry.path, entry.is_grpc):
+            self._note_generation(entry)
+        if entry.pick_id:
+            self._fleet.end(entry.pick_id)
+
+    def _note_generation(self, entry: Entry) -> None:
+        picked = self._fleet.holder(entry.pick_id) if entry.pick_id else None
         self._metrics.retried(entry.attempts - 1)
         if entry.upstream and not entry.flags & CLIENT_LEFT:
             self._note_health(entry, picked)

@@ -235,7 +235,9 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             return
         if (replica := headers.get(Header.REPLICA)) is not None:
             self._fleet.move(exchange.id, replica)
-        if headers.get(":status") == "200":
+        # A gRPC refusal is nothing but its status, which comes as a header.
+        if headers.get(":status") == "200" and "grpc-status" not in headers:
+            self._fleet.first_byte(exchange.id)
             self._metrics.first_byte(self._clock() - exchange.began_at)
         tokens = headers.get(Header.PROMPT_TOKENS, "")
         if tokens.isdecimal():

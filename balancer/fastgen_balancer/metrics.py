@@ -41,6 +41,12 @@ class Metrics:
             names,
             registry=registry,
         ).labels(**self._labels)
+        self._ejections = Counter(
+            Metric.EJECTIONS.removesuffix("_total"),
+            "Endpoints that were left out for a while, by why.",
+            (*names, "reason"),
+            registry=registry,
+        )
         self._first_byte = Histogram(
             TIME_TO_FIRST_BYTE,
             "Time from a whole request to its answer's headers, which leave with the first token.",
@@ -69,6 +75,9 @@ class Metrics:
 
     def retried(self, attempts: int) -> None:
         self._retries.inc(attempts)
+
+    def ejected(self, *, is_slow: bool) -> None:
+        self._ejections.labels(**self._labels, reason="slow" if is_slow else "failing").inc()
 
     def first_byte(self, seconds: float) -> None:
         self._first_byte.observe(seconds)

@@ -146,6 +146,23 @@ async def serving(replica: Replica, host: str = "127.0.0.1") -> AsyncIterator[st
         await grpc_server.stop(0)
 
 
+@contextlib.asynccontextmanager
+async def replica_process(
+    name: str, crash_on: str = "poison"
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A replica in a process of its own: its address, and the process."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, name, crash_on, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield (await process.stdout.readline()).decode().strip(), process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
 async def main() -> None:
     """Serves as a process of its own, to be killed: `python replica.py NAME [CRASH_ON]`."""
     replica = Replica(sys.argv[1])
