@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -16,54 +16,21 @@ from fastgen_api.names import Header, is_request_id
 from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
-from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, GENERATE_PATH, HTTP_PREFIX
+from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
 from fastgen_balancer.estimate import MalformedBodyError, Size
+from fastgen_balancer.exchange import Exchange, own_id
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
 from fastgen_balancer.pick import Refusal, Request
-from fastgen_balancer.prompt import PromptKeys
+from fastgen_balancer.quarantine import Quarantine, Verdict
 from fastgen_balancer.refusal import header_mutation, immediate_response
 from fastgen_balancer.settings import Settings
 
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
 HOLD_MARGIN_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request on its way."""
-
-    id: str
-    method: str
-    path: str
-    is_grpc: bool
-    size: Size
-    began_at: float
-    keys: PromptKeys | None = None
-    client_id: str | None = None
-    """The request's id, when the client has named a sound one."""
-    placed_at: float | None = None
-    answered: bool = False
-    """Whether the answer has begun: from then on the access log ends it in the books."""
-
-    @property
-    def generates(self) -> bool:
-        return is_generation(self.method, self.path, self.is_grpc)
-
-
-def is_generation(method: str, path: str, is_grpc: bool) -> bool:
-    """Whether a request occupies an engine."""
-    path = path.partition("?")[0]
-    if is_grpc:
-        return path == GENERATE_PATH
-    return method == "POST" and path.startswith(HTTP_PREFIX)
-
-
-def _own_id(exchange: Exchange) -> dict[str, str]:
-    """The header that makes a client's id the request's, for replica, answer and log alike."""
-    return {Header.REQUEST_ID: exchange.client_id} if exchange.client_id else {}
+UNAVAILABLE: Final = str(grpc.StatusCode.UNAVAILABLE.value[0])
 
 
 class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc]
@@ -73,12 +40,14 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         self,
         dispatcher: Dispatcher,
         fleet: Fleet,
+        quarantine: Quarantine,
         metrics: Metrics,
         clock: Callable[[], float],
         settings: Callable[[], Settings],
     ) -> None:
         self._dispatcher = dispatcher
         self._fleet = fleet
+        self._quarantine = quarantine
         self._metrics = metrics
         self._clock = clock
         self._settings = settings
@@ -117,6 +86,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             # Of a client that left this early, the access log need not know the pick.
             if exchange is not None and not exchange.answered:
                 self._fleet.end(exchange.id)
+                self._quarantine.ended(exchange.id, well=False)
                 self._dispatcher.pump()
 
     def _begin(self, message: messages.HttpHeaders) -> Exchange:
@@ -133,7 +103,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         )
 
     def _await_body(self, exchange: Exchange) -> messages.ProcessingResponse:
-        common = messages.CommonResponse(header_mutation=header_mutation(_own_id(exchange)))
+        common = messages.CommonResponse(header_mutation=header_mutation(own_id(exchange)))
         return messages.ProcessingResponse(
             request_headers=messages.HeadersResponse(response=common)
         )
@@ -158,6 +128,9 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             yield self._refuse(exchange, refusal)
             return
         del body
+        if (refusal := self._judge(exchange)) is not None:
+            yield self._refuse(exchange, refusal)
+            return
         answer = self._dispatcher.offer(exchange.id, self._request(exchange))
         if isinstance(answer, Held):
             seconds = self._settings().max_wait_seconds
@@ -169,6 +142,11 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                 self._abandon(exchange, answer)
                 raise
             answer = await self._wait(exchange, answer, seconds)
+            if isinstance(answer, Placed) and (refusal := self._judge(exchange)) is not None:
+                # Another client's same prompt has crashed replicas meanwhile.
+                self._fleet.end(exchange.id)
+                self._dispatcher.pump()
+                answer = refusal
         if isinstance(answer, Refusal):
             yield self._refuse(exchange, answer)
             return
@@ -181,9 +159,24 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         keys = exchange.keys if self._settings().prefers_prefix else None
         return Request(exchange.generates, tokens, keys.opening if keys else None)
 
+    def _judge(self, exchange: Exchange) -> Refusal | None:
+        """Refuses what has crashed replicas; what may have is sent to one only."""
+        if exchange.keys is None:
+            return None
+        verdict = self._quarantine.verdict(exchange.keys.whole)
+        exchange.once = verdict is Verdict.SUSPECT
+        if verdict is Verdict.CONVICTED:
+            return Refusal.QUARANTINED
+        return Refusal.UNDECIDED if verdict is Verdict.UNDECIDED else None
+
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> messages.ProcessingResponse:
         self._metrics.refused(refusal, counted=exchange.generates)
-        response = immediate_response(refusal, is_grpc=exchange.is_grpc)
+        seconds = None
+        if refusal in (Refusal.QUARANTINED, Refusal.UNDECIDED) and exchange.keys is not None:
+            seconds = math.ceil(self._quarantine.seconds_left(exchange.keys.whole))
+        response = immediate_response(
+            refusal, is_grpc=exchange.is_grpc, retry_after_seconds=seconds
+        )
         return messages.ProcessingResponse(immediate_response=response)
 
     async def _wait(self, exchange: Exchange, held: Held, seconds: float) -> Placed | Refusal:
@@ -218,10 +211,15 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         for e in placed.endpoints
                     ),
                     Header.WAITED: str(round(waited)),
-                    **_own_id(exchange),
+                    **({Header.ONCE: "1"} if exchange.once else {}),
+                    **own_id(exchange),
                 }
             )
         )
+        if exchange.keys is not None:
+            tried = placed.endpoints[:1] if exchange.once else placed.endpoints
+            names = tuple(endpoint.name for endpoint in tried)
+            self._quarantine.sent(exchange.id, exchange.keys.whole, names)
         mark = struct_pb2.Struct()
         mark.update({METADATA: {PICK_KEY: exchange.id}})
         if in_body:
@@ -235,6 +233,10 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             return
         if (replica := headers.get(Header.REPLICA)) is not None:
             self._fleet.move(exchange.id, replica)
+            is_known = self._fleet.endpoint(replica) is not None
+            self._quarantine.answered(exchange.id, replica if is_known else None)
+        if headers.get(":status") == "503" or headers.get("grpc-status") == UNAVAILABLE:
+            self._quarantine.failed(exchange.id)
         # A gRPC refusal is nothing but its status, which comes as a header.
         if headers.get(":status") == "200" and "grpc-status" not in headers:
             self._fleet.first_byte(exchange.id)

@@ -62,6 +62,10 @@ class Refusal(StrEnum):
     TOO_LARGE = "too_large"
     """Said before any picking, as the next."""
     MALFORMED = "malformed"
+    QUARANTINED = "quarantined"
+    """The prompt was there when replicas crashed."""
+    UNDECIDED = "undecided"
+    """It has just failed, and soon it is known whether replicas crashed."""
 
 
 def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick | Refusal:

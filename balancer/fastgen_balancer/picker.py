@@ -18,6 +18,7 @@ from fastgen_balancer.ext_proc import ExternalProcessor
 from fastgen_balancer.fleet import Events, Fleet
 from fastgen_balancer.load import LoadPoller
 from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.quarantine import Quarantine
 from fastgen_balancer.settings import Settings
 from fastgen_balancer.signals import LocalSignals
 
@@ -47,7 +48,10 @@ class Picker:
             metrics.ejected(is_slow=is_slow)
             log.warning("endpoint ejected", extra={"endpoint": name, "slow": is_slow})
 
-        self.fleet = Fleet(clock, settings.max_concurrent_requests, Events(note_ejection))
+        self.quarantine = Quarantine(clock)
+        self.fleet = Fleet(
+            clock, settings.max_concurrent_requests, Events(note_ejection, self.quarantine.crashed)
+        )
         self.dispatcher = Dispatcher(self.fleet, Random(), clock, settings.max_queued_requests)
         self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
         metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
@@ -61,10 +65,15 @@ class Picker:
             "Endpoints that may be picked.",
             lambda: len(self.fleet.candidates()),
         )
-        self.processor = ExternalProcessor(
-            self.dispatcher, self.fleet, metrics, clock, lambda: self.settings
+        metrics.gauge(
+            Metric.QUARANTINED_PROMPTS,
+            "Prompts that are refused since they were there when replicas crashed.",
+            lambda: self.quarantine.convicted,
         )
-        self.access_log = AccessLog(self.fleet, self.dispatcher, metrics)
+        self.processor = ExternalProcessor(
+            self.dispatcher, self.fleet, self.quarantine, metrics, clock, lambda: self.settings
+        )
+        self.access_log = AccessLog(self.fleet, self.dispatcher, self.quarantine, metrics)
         self.has_synced = False
         self._directory = directory
 

@@ -36,7 +36,7 @@ from fastgen_balancer.estimate import (
     read_http,
     tokens_of,
 )
-from fastgen_balancer.ext_proc import is_generation
+from fastgen_balancer.exchange import is_generation
 from fastgen_balancer.refusal import Refusal, immediate_response
 from fastgen_balancer.settings import settings_of
 
