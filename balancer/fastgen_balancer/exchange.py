@@ -18,6 +18,8 @@ class Exchange:
     is_grpc: bool
     size: Size
     began_at: float
+    deadline: float | None = None
+    """When its client gives up, seconds of the monotonic clock."""
     keys: PromptKeys | None = None
     once: bool = False
     """Whether Envoy may not retry it: it was there when a replica crashed."""

@@ -14,6 +14,7 @@ from google.protobuf import duration_pb2, struct_pb2
 
 from fastgen_api.names import Header, is_request_id
 from fastgen_balancer import estimate
+from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
@@ -25,7 +26,7 @@ from fastgen_balancer.outcome import outcome_of_abandoned
 from fastgen_balancer.pick import Refusal, Request
 from fastgen_balancer.quarantine import Quarantine, Verdict
 from fastgen_balancer.refusal import header_mutation, immediate_response
-from fastgen_balancer.settings import Settings
+from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
 
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
@@ -92,13 +93,15 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
     def _begin(self, message: messages.HttpHeaders) -> Exchange:
         headers = _headers(message)
         named = headers.get(CLIENT_REQUEST_ID, "")
+        now, timeout = self._clock(), timeout_seconds(headers)
         return Exchange(
             id=f"{self._prefix}-{next(self._numbers)}",
             method=headers.get(":method", ""),
             path=headers.get(":path", ""),
             is_grpc=headers.get("content-type", "").startswith("application/grpc"),
             size=Size(0),
-            began_at=self._clock(),
+            began_at=now,
+            deadline=None if timeout is None else now + timeout,
             client_id=named if is_request_id(named) else None,
         )
 
@@ -133,7 +136,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             return
         answer = self._dispatcher.offer(exchange.id, self._request(exchange))
         if isinstance(answer, Held):
-            seconds = self._settings().max_wait_seconds
+            seconds = self._patience(exchange, answer)
             patience = duration_pb2.Duration()
             patience.FromMilliseconds(round((seconds + HOLD_MARGIN_SECONDS) * 1000))
             try:
@@ -154,10 +157,20 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         self._metrics.picked()
         yield self._instruction(exchange, answer, in_body=in_body)
 
+    def _patience(self, exchange: Exchange, held: Held) -> float:
+        """Longest stay in the queue, seconds."""
+        settings = self._settings()
+        longest = settings.hold_seconds if held.without_endpoint else settings.max_wait_seconds
+        longest = min(longest, MAX_HOLD_SECONDS)
+        if exchange.deadline is not None:
+            longest = min(longest, exchange.deadline - self._clock())
+        return max(0.0, longest)
+
     def _request(self, exchange: Exchange) -> Request:
         tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
         keys = exchange.keys if self._settings().prefers_prefix else None
-        return Request(exchange.generates, tokens, keys.opening if keys else None)
+        opening = keys.opening if keys else None
+        return Request(exchange.generates, tokens, opening, exchange.deadline)
 
     def _judge(self, exchange: Exchange) -> Refusal | None:
         """Refuses what has crashed replicas; what may have is sent to one only."""
@@ -174,6 +187,8 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         seconds = None
         if refusal in (Refusal.QUARANTINED, Refusal.UNDECIDED) and exchange.keys is not None:
             seconds = math.ceil(self._quarantine.seconds_left(exchange.keys.whole))
+        elif refusal in (Refusal.FULL, Refusal.DEADLINE):
+            seconds = self._dispatcher.retry_after_seconds()
         response = immediate_response(
             refusal, is_grpc=exchange.is_grpc, retry_after_seconds=seconds
         )

@@ -46,6 +46,8 @@ class Request:
     """Estimate of what it will cost: prompt and output."""
     affinity: int | None = None
     """64 bits, the same for prompts that begin alike; None: any endpoint is as good."""
+    deadline: float | None = None
+    """When its client gives up, seconds of the monotonic clock; None: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Refusal(StrEnum):
 
     NO_ENDPOINTS = "no_endpoints"
     FULL = "full"
+    DEADLINE = "deadline"
+    """It would wait for longer than its client does."""
     TOO_LARGE = "too_large"
     """Said before any picking, as the next."""
     MALFORMED = "malformed"

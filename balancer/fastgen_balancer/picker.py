@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -52,7 +52,12 @@ class Picker:
         self.fleet = Fleet(
             clock, settings.max_concurrent_requests, Events(note_ejection, self.quarantine.crashed)
         )
-        self.dispatcher = Dispatcher(self.fleet, Random(), clock, settings.max_queued_requests)
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called when a request begins to wait for the first replica."""
+        self.dispatcher = Dispatcher(
+            self.fleet, Random(), clock, settings.max_queued_requests, lambda: self.on_wait()
+        )
+        self.dispatcher.hold_seconds = settings.hold_seconds
         self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
         metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
         metrics.gauge(
@@ -91,6 +96,7 @@ class Picker:
         self.settings = settings
         self.fleet.default_capacity = settings.max_concurrent_requests
         self.dispatcher.max_queued = settings.max_queued_requests
+        self.dispatcher.hold_seconds = settings.hold_seconds
         self.dispatcher.pump()
 
     def registries(self) -> tuple[CollectorRegistry, ...]:

@@ -36,6 +36,14 @@ ANSWERS: Final = {
         "queue_full",
         2,
     ),
+    Refusal.DEADLINE: Answer(
+        429,
+        grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
+        "Every replica is full, and the queue is longer than the request's time limit allows.",
+        "rate_limit_error",
+        "deadline_too_short",
+        2,
+    ),
     Refusal.NO_ENDPOINTS: Answer(
         503,
         grpc.StatusCode.UNAVAILABLE.value[0],
