@@ -210,13 +210,8 @@ class Fleet:
 
     def _candidate(self, name: str, now: float) -> Candidate:
         account = self._accounts[name]
-        report = account.report
-        capacity = report.max_concurrent_requests if report else 0
-        return Candidate(
-            name,
-            account.tokens(now),
-            account.requests(now),
-            capacity or self.default_capacity,
-            account.is_fresh(now),
-            self._standings[name].weight(now),
-        )
+        requests, tokens, is_fresh = account.load(now)
+        told = account.report.max_concurrent_requests if account.report else 0
+        capacity = told or self.default_capacity
+        weight = self._standings[name].weight(now)
+        return Candidate(name, tokens, requests, capacity, is_fresh, weight)

@@ -47,6 +47,8 @@ class Metrics:
             (*names, "reason"),
             registry=registry,
         )
+        for is_slow in (False, True):
+            self._ejections.labels(**self._labels, reason=_why(is_slow))
         self._first_byte = Histogram(
             TIME_TO_FIRST_BYTE,
             "Time from a whole request to its answer's headers, which leave with the first token.",
@@ -77,7 +79,11 @@ class Metrics:
         self._retries.inc(attempts)
 
     def ejected(self, *, is_slow: bool) -> None:
-        self._ejections.labels(**self._labels, reason="slow" if is_slow else "failing").inc()
+        self._ejections.labels(**self._labels, reason=_why(is_slow)).inc()
 
     def first_byte(self, seconds: float) -> None:
         self._first_byte.observe(seconds)
+
+
+def _why(is_slow: bool) -> str:
+    return "slow" if is_slow else "failing"

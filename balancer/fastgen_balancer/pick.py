@@ -78,10 +78,10 @@ def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick
     Homes come of rendezvous hashing (Thaler, Ravishankar, "Using Name-Based Mappings to Increase
     Hit Rates", IEEE/ACM ToN 1998) under the load bound of Mirrokni, Thorup, Zadimoghaddam,
     "Consistent Hashing with Bounded Loads", SODA 2018: an endpoint takes no request by affinity
-    while it holds more than LOAD_BOUND times the average. An index of what each replica was sent
-    would know prefixes more exactly, but several pickers would each know a part of it, and a new
-    one nothing; hashing gives the same home in all of them, keeps it over restarts, and moves one
-    in n keys when one of n endpoints comes or goes.
+    while it holds more than LOAD_BOUND times the average and one request. An index of what each
+    replica was sent would know prefixes more exactly, but several pickers would each know a part
+    of it, and a new one nothing; hashing gives the same home in all of them, keeps it over
+    restarts, and moves one in n keys when one of n endpoints comes or goes.
 
     Beyond the homes, two choices rather than the least of all: several pickers with the same stale
     word would all pick the same replica (Mitzenmacher, "The Power of Two Choices in Randomized
@@ -128,14 +128,16 @@ def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
 
 
 def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
-    """Whether a candidate's load is at most LOAD_BOUND times its share of all, this one included.
+    """Whether a candidate's load is at most LOAD_BOUND times its share of all, and one request.
 
-    Tokens, among those whose word is fresh; of a stale home requests count, among all: a replica
-    that tells nothing must not make the others' tokens meaningless.
+    That one is the rounding up of the method's capacities, and worth it: at home the prompt waits
+    behind so many tokens more, elsewhere it is computed anew. Tokens count, among those whose word
+    is fresh; of a stale home requests count, among all and without the one: a replica that tells
+    nothing must not make the others' tokens meaningless.
     """
     if home.fresh:
         peers = [c for c in candidates if c.fresh]
-        load: float = home.outstanding_tokens
+        load: float = home.outstanding_tokens - request.tokens
         total = sum(c.outstanding_tokens for c in peers) + request.tokens
     else:
         peers = list(candidates)

@@ -36,6 +36,8 @@ class Standing:
     first_bytes: FirstBytes = field(default_factory=FirstBytes)
 
     def is_sound(self, now: float) -> bool:
+        if self.failed_calls == 0 and self.health.ejections == 0:
+            return True
         return not self.is_unreachable(now) and self.health.state(now) is not State.OPEN
 
     def is_unreachable(self, now: float) -> bool:

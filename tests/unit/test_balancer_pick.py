@@ -2,11 +2,10 @@
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastgen_balancer.pick import (
-    HOMES,
     LOAD_BOUND,
     Candidate,
     Pick,
@@ -157,6 +156,7 @@ def test_every_picker_knows_the_same_home(
         assert here.order[0] == there.order[0]
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 10_000))
 def test_one_endpoint_more_moves_its_share_of_the_keys(size: int, seed: int) -> None:
     """Of 600 keys about one in n + 1 moves, all of them to the new one."""
@@ -170,9 +170,10 @@ def test_one_endpoint_more_moves_its_share_of_the_keys(size: int, seed: int) -> 
     assert abs(len(moved) / 600 - share) < 5 * (share * (1 - share) / 600) ** 0.5
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 10), st.integers(0, 2**32), st.integers(1, 5))
 def test_one_hot_prompt_overloads_nobody(size: int, seed: int, different: int) -> None:
-    """Few keys, many requests: nobody gets more than the bound and one request by affinity."""
+    """Few keys, many requests: by affinity nobody gets more than the bound and two requests."""
     rng = Random(seed)
     load = dict.fromkeys((c.name for c in fleet_of(size)), 0)
     for _ in range(200):
@@ -183,8 +184,8 @@ def test_one_hot_prompt_overloads_nobody(size: int, seed: int, different: int) -
         load[answer.order[0]] += 100
         average = sum(load.values()) / size
         if answer.order[0] in {c.name for c in homes(fleet, request.affinity or 0)}:
-            assert load[answer.order[0]] <= LOAD_BOUND * average + 100
-    assert max(load.values()) <= LOAD_BOUND * sum(load.values()) / size + 100 * HOMES
+            assert load[answer.order[0]] <= LOAD_BOUND * average + 200
+    assert max(load.values()) <= LOAD_BOUND * sum(load.values()) / size + 200
 
 
 def test_an_overloaded_home_gives_way() -> None:
@@ -200,7 +201,7 @@ def test_an_overloaded_home_gives_way() -> None:
         return answer.order[0]
 
     assert picked({}) == first
-    assert picked({first: 1200}) == first
+    assert picked({first: 1400}) == first
     assert picked({first: 3000}) == second
     assert picked({first: 3000, second: 3000}) not in (first, second)
     full = [Candidate(c.name, 0, 9 * (c.name == first), 9, fresh=True) for c in fleet]
