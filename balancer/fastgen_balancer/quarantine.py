@@ -23,6 +23,8 @@ UNDECIDED_SECONDS: Final = 2.0
 """After a failure, until it is known whether replicas have crashed."""
 LINGER_SECONDS: Final = 5.0
 """How long a request that ended badly still counts as in flight: its crash is told later."""
+SETTLE_SECONDS: Final = 1.0
+"""The same after a good end: a replica whose engine has died ends its streams in good order."""
 MOST_KEYS: Final = 4096
 MOST_FLIGHTS: Final = 65_536
 
@@ -51,6 +53,7 @@ class Flight:
     sent_at: float
     answered_by: str | None = None
     ended_at: float | None = None
+    ended_well: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class Quarantine:
         self._undecided: OrderedDict[bytes, float] = OrderedDict()
         self._flights: OrderedDict[str, Flight] = OrderedDict()
         self._lingering: deque[tuple[float, str]] = deque()
+        self._settling: deque[tuple[float, str]] = deque()
         self._crashed_at: OrderedDict[str, float] = OrderedDict()
 
     @property
@@ -128,6 +132,7 @@ class Quarantine:
 
     def verdict(self, key: bytes) -> Verdict:
         now = self._clock()
+        self._forget_old(now)
         suspicion = self._suspicions.get(key)
         verdict = verdict_of(suspicion, now)
         if verdict is Verdict.CLEAR and suspicion is not None:
@@ -160,19 +165,13 @@ class Quarantine:
             _trim(self._undecided, MOST_KEYS)
 
     def ended(self, request_id: str, *, well: bool) -> None:
-        """Notes the end of a request; a good one clears its prompt."""
+        """Notes the end of a request; a good one clears its prompt, unless a crash follows."""
         now = self._clock()
         self._forget_old(now)
         flight = self._flights.get(request_id)
-        if flight is None:
-            return
-        if well:
-            del self._flights[request_id]
-            self._suspicions.pop(flight.key, None)
-            self._undecided.pop(flight.key, None)
-        elif flight.ended_at is None:
-            flight.ended_at = now
-            self._lingering.append((now, request_id))
+        if flight is not None and flight.ended_at is None:
+            flight.ended_at, flight.ended_well = now, well
+            (self._settling if well else self._lingering).append((now, request_id))
 
     def crashed(self, name: str) -> None:
         """Notes that an endpoint has crashed, and whose requests were there."""
@@ -203,9 +202,20 @@ class Quarantine:
             )
 
     def _forget_old(self, now: float) -> None:
-        while self._lingering and now - self._lingering[0][0] > LINGER_SECONDS:
-            _, request_id = self._lingering.popleft()
-            self._flights.pop(request_id, None)
+        for queue, seconds in (
+            (self._settling, SETTLE_SECONDS),
+            (self._lingering, LINGER_SECONDS),
+        ):
+            while queue and now - queue[0][0] > seconds:
+                flight = self._flights.pop(queue.popleft()[1], None)
+                if flight is not None and flight.ended_well and not self._fell(flight):
+                    self._suspicions.pop(flight.key, None)
+                    self._undecided.pop(flight.key, None)
+
+    def _fell(self, flight: Flight) -> bool:
+        """Whether the endpoint that has answered crashed since."""
+        crashed_at = self._crashed_at.get(flight.answered_by or flight.order[0])
+        return crashed_at is not None and crashed_at >= flight.sent_at
 
 
 def _trim(kept: OrderedDict[K, V], most: int) -> None:

@@ -10,6 +10,7 @@ from fastgen_balancer.quarantine import (
     LINGER_SECONDS,
     LONGEST_SENTENCE_SECONDS,
     MOST_KEYS,
+    SETTLE_SECONDS,
     SUSPECT_SECONDS,
     UNDECIDED_SECONDS,
     Flight,
@@ -58,7 +59,7 @@ def test_a_sentence_needs_two_crashes_and_ends(crashes: list[tuple[str, float]])
         seen.add((name, now))
         if suspicion.sentences > before.sentences:
             assert len(seen) >= 2
-            assert 0 < suspicion.until - now <= LONGEST_SENTENCE_SECONDS
+            assert now < suspicion.until <= now + LONGEST_SENTENCE_SECONDS
             assert verdict_of(suspicion, now) is Verdict.CONVICTED
         assert blame(suspicion, (name, now), now) == suspicion, "one crash counts once"
     assert verdict_of(suspicion, now + LONGEST_SENTENCE_SECONDS + SUSPECT_SECONDS + 1) is (
@@ -121,9 +122,25 @@ def test_a_good_end_clears_who_was_there_by_chance() -> None:
     assert {quarantine.verdict(bytes([i])) for i in range(3)} == {Verdict.SUSPECT}
     quarantine.answered("r0", "b")
     quarantine.ended("r0", well=True)
+    assert quarantine.verdict(bytes([0])) is Verdict.SUSPECT, "its replica may yet have died"
+    clock.now += SETTLE_SECONDS + 0.1
     quarantine.crashed("b")
     verdicts = [quarantine.verdict(bytes([i])) for i in range(3)]
     assert verdicts == [Verdict.CLEAR, Verdict.CONVICTED, Verdict.CONVICTED]
+
+
+def test_an_end_in_good_order_before_the_crash_is_none() -> None:
+    """An engine has died, its front ends the streams properly and then goes, too."""
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    for name in "ab":
+        quarantine.sent(name, POISON, (name, "c"))
+        quarantine.answered(name, name)
+        quarantine.ended(name, well=True)
+        clock.now += 0.5
+        quarantine.crashed(name)
+        clock.now += SETTLE_SECONDS
+    assert quarantine.verdict(POISON) is Verdict.CONVICTED
 
 
 def test_a_crash_long_after_its_end_is_none_of_its() -> None:
