@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from envoy.service.accesslog.v3 import als_pb2
@@ -232,11 +233,16 @@ def test_refusals_speak_both_languages(refusal: Refusal) -> None:
     assert set(error) == {"message", "type", "param", "code"}
     assert not http.HasField("grpc_status")
     grpc = immediate_response(refusal, is_grpc=True)
-    assert grpc.grpc_status.status in (3, 8, 14)
+    assert grpc.grpc_status.status in (3, 8, 9, 14)
     assert grpc.body.decode() == error["message"]
     for response in (http, grpc):
         headers = {h.header.key: h.header.raw_value for h in response.headers.set_headers}
-        assert ("retry-after" in headers) == (refusal not in (Refusal.TOO_LARGE, Refusal.MALFORMED))
+        final = (Refusal.TOO_LARGE, Refusal.MALFORMED, Refusal.QUARANTINED)
+        assert ("retry-after" in headers) == (refusal not in final)
+    told = immediate_response(refusal, is_grpc=True, retry_after_seconds=41)
+    headers = {h.header.key: h.header.raw_value for h in told.headers.set_headers}
+    assert headers["retry-after"] == b"41"
+    assert headers.get("grpc-retry-pushback-ms") == (None if refusal in final else b"41000")
 
 
 def test_settings_divide_the_queue_among_the_pods() -> None:
@@ -255,4 +261,14 @@ def test_settings_divide_the_queue_among_the_pods() -> None:
     assert settings.ttft_seconds == 0.5
     assert settings.drain_seconds == 60
     assert settings.max_wait_seconds == 7
+    assert settings.prefers_prefix
     assert settings_of(parse({"model": {"source": "file:///m"}})).ttft_seconds is None
+
+
+def test_affinity_needs_a_prefix_cache() -> None:
+    def prefers_prefix(**fields: Any) -> bool:
+        return settings_of(parse({"model": {"source": "file:///m"}} | fields)).prefers_prefix
+
+    assert prefers_prefix()
+    assert not prefers_prefix(balancer={"routing": "LeastTokens"})
+    assert not prefers_prefix(engine={"prefixCaching": False})
