@@ -83,3 +83,36 @@ async def test_a_long_prefill_is_no_hang(balance: Balance, http: httpx2.AsyncCli
         answer = await complete(http, balancer, "first=12", 2)
         assert answer.headers[Header.REPLICA] == "one"
         assert await balancer.metric(Metric.RETRIES) == 0
+
+
+async def test_a_slow_replica_is_left_out_until_it_is_quick(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
+    """By its first bytes alone: it tells its load in time, and answers everything."""
+    replicas = [Replica(name) for name in ("one", "two", "slow")]
+    slow = replicas[2]
+    slow.lag = 3.0
+    async with (
+        serving(replicas[0]) as a,
+        serving(replicas[1]) as b,
+        serving(slow) as c,
+        balance(a, b, c) as balancer,
+    ):
+        await asyncio.sleep(0.6)
+        prompts = (complete(http, balancer, f"number {i}", 1) for i in range(45))
+        answers = await asyncio.gather(*prompts)
+        assert {answer.status_code for answer in answers} == {200}
+        await balancer.eventually(lambda: balancer.metric(Metric.EJECTIONS, reason="slow"))
+        seen = len(slow.seen)
+        assert await _endpoints(balancer, 2)
+        for i in range(8):
+            await complete(http, balancer, f"later {i}", 1)
+        assert len(slow.seen) == seen
+        slow.lag = 0.0
+
+        async def is_back() -> bool:
+            await asyncio.gather(*(complete(http, balancer, f"again {i}", 1) for i in range(6)))
+            return await _endpoints(balancer, 3) and len(slow.seen) > seen + 1
+
+        await balancer.eventually(is_back)
+        assert await balancer.metric(Metric.EJECTIONS, reason="failing") == 0

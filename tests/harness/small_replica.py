@@ -38,6 +38,8 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
         self.crash_on: str | None = None
         self.refuse = False
         self.silent = False
+        self.lag = 0.0
+        """Seconds before each first word, whatever the request says."""
         self.seen: list[dict[str, str]] = []
         self.aborted = 0
 
@@ -62,7 +64,7 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
         with self._counted():
             first, gap = timing(request.text)
-            await asyncio.sleep(first)
+            await asyncio.sleep(first + self.lag)
             await context.send_initial_metadata(
                 ((Header.REPLICA, self.name), (Header.PROMPT_TOKENS, "10"))
             )
@@ -89,7 +91,7 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
                     yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
                 yield b"data: [DONE]\n\n"
 
-        await asyncio.sleep(first)
+        await asyncio.sleep(first + self.lag)
         headers = {Header.REPLICA: self.name, Header.PROMPT_TOKENS: "10"}
         return StreamingResponse(words(), media_type="text/event-stream", headers=headers)
 
