@@ -14,6 +14,7 @@ OWN: Final = f'{MetricLabel.DEPLOYMENT}="$deployment",{MetricLabel.NAMESPACE}="$
 BAD: Final = f'outcome!~"{Outcome.GOOD}|{Outcome.EXCLUDED}"'
 COUNTED: Final = f'outcome!="{Outcome.EXCLUDED}"'
 GOOD: Final = f'outcome="{Outcome.GOOD}"'
+ENGINE_SECONDS: Final = "suffix: engine-s/s"
 TOKENS: Final = "suffix: tokens"
 TOKENS_PER_SECOND: Final = "suffix: tokens/s"
 

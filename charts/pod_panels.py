@@ -29,6 +29,11 @@ REPLICAS_ROW: Final = Row(
             (Query(f"sum by (instance) ({of(Metric.OWED_TOKENS)})", INSTANCE),),
         ),
         Panel(
+            "Work owed", "s",
+            "By replica: the engine time of the tokens owed. About what a new request waits.",
+            (Query(f"sum by (instance) ({of(Metric.OWED_WORK)})", INSTANCE),),
+        ),
+        Panel(
             "Prefix cache hit rate", "percentunit",
             "Prompt tokens found, of all prompt tokens. Low with chats of many turns: see "
             "`balancer.routing` and the KV cache.",
@@ -82,6 +87,18 @@ BALANCER_ROW: Final = Row(
             "Attempts that were repeated on another replica. More than a few: a replica refuses or "
             "breaks what it is sent.",
             (Query(rate(Metric.RETRIES), "retries"),),
+        ),
+        Panel(
+            "Ejections", "ops",
+            "Replicas left out for a while: `failing` ones break or refuse, `slow` ones lag behind "
+            "the others. Again and again the same: delete its pod.",
+            (Query(rate(Metric.EJECTIONS, by="reason"), "{{reason}}"),),
+        ),
+        Panel(
+            "Quarantined prompts", "none",
+            "Prompts that are refused since two replicas crashed under them. Not 0: the replicas' "
+            "last log lines tell what they do.",
+            (Query(f"sum({of(Metric.QUARANTINED_PROMPTS)})", "prompts"),),
         ),
         Panel(
             "In flight", "none",

@@ -6,6 +6,7 @@ from grafana import TARGET_LEGEND, Panel, Query, Row
 from panel_queries import (
     ALLOWED,
     COUNTED,
+    ENGINE_SECONDS,
     FIRING,
     GOOD,
     TOKENS_PER_SECOND,
@@ -105,6 +106,22 @@ TRAFFIC_ROW: Final = Row(
              Query(rate(Metric.OUTPUT_TOKENS), "output")),
         ),
         Panel(
+            "Arriving requests", "reqps",
+            "As engines took them; each choice of `n` is one. Refused ones do not arrive.",
+            (Query(rate(Metric.ARRIVED_REQUESTS), "arriving"),),
+        ),
+        Panel(
+            "Work that arrives", ENGINE_SECONDS,
+            "What arriving requests will take of the engines, by their latency model. `prefill`: "
+            "prompts, less what the prefix cache has; `decode`: answers.",
+            (Query(rate(Metric.ARRIVED_WORK, by="phase"), "{{phase}}"),), stacked=True,
+        ),
+        Panel(
+            "Work done", ENGINE_SECONDS,
+            "Of the same kind. Below what arrives for long: replicas are few, and the queue grows.",
+            (Query(rate(Metric.DONE_WORK, by="phase"), "{{phase}}"),), stacked=True,
+        ),
+        Panel(
             "How requests ended in replicas", "reqps",
             "Whoever counts their outcome. `deadline`: clients' deadlines are shorter than answers "
             "take; `failed`: the engine failed them.",
@@ -143,6 +160,31 @@ SCALING_ROW: Final = Row(
                          match="on() group_left() "),
                    "{{rule}}", may_be_empty=True),),
             stacked=True, most=1,
+        ),
+        Panel(
+            "Blockers", "percentunit",
+            "What kept decisions from going where their rule pointed, of all decisions. "
+            "`MaxReplicas`: raise it; `CapacityBlocked`, `StuckReplicas`: `fastgen explain`; "
+            "`Frozen`, `ForeignScaler`: somebody's wish.",
+            (Query(share(rate(Metric.BLOCKED_DECISIONS, by="blocker"),
+                         of_all=rate(Metric.DECISIONS), match="on() group_left() "),
+                   "{{blocker}}", may_be_empty=True),),
+            most=1,
+        ),
+        Panel(
+            "Demand and capacity", ENGINE_SECONDS,
+            "As the autoscaler sees them; capacity is that of the ready replicas. Demand near "
+            "capacity: another replica is due.",
+            (Query(f"max({of(Metric.DEMAND)})", "demand", may_be_empty=True),
+             Query(f"max({of(Metric.CAPACITY)}) * max({of(Metric.ENDPOINTS)})", "capacity",
+                   may_be_empty=True)),
+        ),
+        Panel(
+            "Reversals", "none",
+            "In the last hour: the number of replicas went the other way than before. More than "
+            "two on steady load: a longer `stabilizationWindowSeconds`.",
+            (Query(f"sum(increase({of(Metric.REVERSALS, window='1h')}))", "reversals",
+                   may_be_empty=True),),
         ),
         Panel(
             "Waiting requests", "none",

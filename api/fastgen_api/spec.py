@@ -205,7 +205,7 @@ class Route(_Spec, frozen=True):
 class Balancer(_Spec, frozen=True):
     name: str = ""
     replicas: int = 2
-    routing: Routing = Routing.LEAST_TOKENS
+    routing: Routing = Routing.PREFIX
     max_queued_requests: int = 1000
     routes: tuple[Route, ...] = ()
 

@@ -13,10 +13,12 @@ from google.protobuf.message import DecodeError
 from fastgen_balancer.dispatch import Dispatcher
 from fastgen_balancer.endpoints import format_address
 from fastgen_balancer.envoy_listener import METADATA
-from fastgen_balancer.ext_proc import PICK_KEY, is_generation
+from fastgen_balancer.exchange import is_generation
+from fastgen_balancer.ext_proc import PICK_KEY
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
-from fastgen_balancer.outcome import CLIENT_LEFT, Entry, is_failure, outcome_of
+from fastgen_balancer.outcome import CLIENT_LEFT, Entry, is_failure, is_success, outcome_of
+from fastgen_balancer.quarantine import Quarantine
 
 SERVICE: Final = "envoy.service.accesslog.v3.AccessLogService"
 
@@ -26,9 +28,12 @@ log = logging.getLogger(__name__)
 class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
     """Ends requests in the books, counts those that no replica counts, wakes the queue."""
 
-    def __init__(self, fleet: Fleet, dispatcher: Dispatcher, metrics: Metrics) -> None:
+    def __init__(
+        self, fleet: Fleet, dispatcher: Dispatcher, quarantine: Quarantine, metrics: Metrics
+    ) -> None:
         self._fleet = fleet
         self._dispatcher = dispatcher
+        self._quarantine = quarantine
         self._metrics = metrics
 
     async def StreamAccessLogs(  # noqa: N802
@@ -44,9 +49,14 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
 
     def note(self, entry: Entry) -> None:
         """Books one ended request."""
-        picked = self._fleet.end(entry.pick_id) if entry.pick_id else None
-        if not is_generation(entry.method, entry.path, entry.is_grpc):
-            return
+        if is_generation(entry.method, entry.path, entry.is_grpc):
+            self._note_generation(entry)
+        if entry.pick_id:
+            self._fleet.end(entry.pick_id)
+            self._quarantine.ended(entry.pick_id, well=is_success(entry))
+
+    def _note_generation(self, entry: Entry) -> None:
+        picked = self._fleet.holder(entry.pick_id) if entry.pick_id else None
         self._metrics.retried(entry.attempts - 1)
         if entry.upstream and not entry.flags & CLIENT_LEFT:
             self._note_health(entry, picked)

@@ -86,19 +86,24 @@ class Account:
 
     def requests(self, now: float) -> int:
         """Requests that the endpoint holds, those of other balancers included where known."""
-        if self.report is None or not self.is_fresh(now):
-            return len(self.open)
-        held = self.report.requests - self.ended_requests
-        return max(held, 0) + self.unseen_requests
+        return self.load(now)[0]
 
     def tokens(self, now: float) -> int:
         """Tokens that the endpoint has still to compute."""
-        if self.report is None or not self.is_fresh(now):
-            return sum(sent.tokens for sent in self.open.values())
-        held = max(self.report.requests - self.ended_requests, 0)
+        return self.load(now)[1]
+
+    def load(self, now: float) -> tuple[int, int, bool]:
+        """Requests, tokens, and whether they rest on a fresh word: all that each pick asks for."""
+        report = self.report
+        if report is None or now - report.asked_at > FRESH_SECONDS:
+            return len(self.open), sum(sent.tokens for sent in self.open.values()), False
+        held = report.requests - self.ended_requests
+        if held < 0:
+            held = 0
         # A request met at a random moment has half of its output behind it.
         output = held * (EXPECTED_OUTPUT_TOKENS // 2)
-        return self.report.owed_tokens + output + self.unseen_tokens
+        tokens = report.owed_tokens + output + self.unseen_tokens
+        return held + self.unseen_requests, tokens, True
 
     def forget_lost(self, now: float) -> tuple[Sent, ...]:
         """Drops the requests whose end we never heard of.

@@ -11,6 +11,7 @@ from fastgen_balancer.account import Sent
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.pick import Refusal, Request, pick
+from fastgen_balancer.turnover import Turnover, retry_after_seconds, wait_seconds
 
 EMPTY_GRACE_SECONDS: Final = 2.0
 """How long held requests outlive the last endpoint: its successor may be about to be heard of."""
@@ -33,6 +34,8 @@ class Held:
     id: str
     request: Request
     placed: "asyncio.Future[Placed | Refusal]"
+    without_endpoint: bool = False
+    """Whether it waits for the first replica, rather than for room."""
 
 
 Answer: TypeAlias = Placed | Held | Refusal
@@ -42,13 +45,23 @@ class Dispatcher:
     """Invariant: while the queue holds a request, no later one that generates overtakes it."""
 
     def __init__(
-        self, fleet: Fleet, rng: Random, clock: Callable[[], float], max_queued: int
+        self,
+        fleet: Fleet,
+        rng: Random,
+        clock: Callable[[], float],
+        max_queued: int,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self.max_queued = max_queued
+        self.hold_seconds = 0.0
+        """Above 0 requests wait for the first replica; for how long is the caller's to heed."""
+        self._on_wait = on_wait
+        """Called when a request begins to wait for the first replica."""
         self._fleet = fleet
         self._rng = rng
         self._clock = clock
         self._queue: deque[Held] = deque()
+        self._turnover = Turnover()
         self._empty_since: float | None = None
 
     @property
@@ -58,21 +71,36 @@ class Dispatcher:
     def offer(self, request_id: str, request: Request) -> Answer:
         """Places the request at once if it can, else holds it, else refuses it.
 
-        Without an endpoint it holds none: nobody knows how long that lasts.
+        Without an endpoint it holds one only if a replica will be started for it: nobody knows how
+        long the absence lasts otherwise. Requests that cost no engine start none.
         """
         answer = self._place(request_id, request)
-        if answer is not Refusal.FULL:
+        if isinstance(answer, Placed):
+            return answer
+        is_empty = answer is Refusal.NO_ENDPOINTS
+        if is_empty and not (request.generates and self.hold_seconds > 0):
             return answer
         if len(self._queue) >= self.max_queued:
             return Refusal.FULL
-        held = Held(request_id, request, asyncio.get_running_loop().create_future())
+        if not is_empty and self._is_too_late(request):
+            return Refusal.DEADLINE
+        future: asyncio.Future[Placed | Refusal] = asyncio.get_running_loop().create_future()
+        held = Held(request_id, request, future, is_empty)
         self._queue.append(held)
+        self._turnover.begin(self._clock())
+        if is_empty:
+            self._on_wait()
         return held
+
+    def retry_after_seconds(self) -> int:
+        """When a request that was refused for want of room should come again."""
+        return retry_after_seconds(self.queued, self._turnover.rate(self._clock()), self._rng)
 
     def withdraw(self, held: Held) -> Refusal:
         """Takes a request off the queue: its client left or it waited too long; says for what."""
         if held in self._queue:
             self._queue.remove(held)
+            self._note_length()
         return self._reason()
 
     def pump(self) -> None:
@@ -80,14 +108,36 @@ class Dispatcher:
 
         Refuses them when there has been no endpoint for EMPTY_GRACE_SECONDS.
         """
+        had_endpoints = self._empty_since is None
         while self._queue:
             held = self._queue[0]
             if not held.placed.done():
                 answer = self._send(held.id, held.request)
                 if isinstance(answer, Refusal) and not self._is_abandoned():
-                    return
+                    break
                 held.placed.set_result(answer)
+                if isinstance(answer, Placed):
+                    self._turnover.placed(self._clock())
             self._queue.popleft()
+        self._note_length()
+        if self._queue and had_endpoints and self._empty_since is not None:
+            self._wake()
+
+    def _wake(self) -> None:
+        """The last replica has gone while requests wait for room."""
+        if self.hold_seconds > 0:
+            self._on_wait()
+
+    def _note_length(self) -> None:
+        if not self._queue:
+            self._turnover.end()
+
+    def _is_too_late(self, request: Request) -> bool:
+        if request.deadline is None:
+            return False
+        now = self._clock()
+        wait = wait_seconds(self.queued, self._turnover.rate(now)) or 0.0
+        return now + wait >= request.deadline
 
     def _place(self, request_id: str, request: Request) -> Placed | Refusal:
         if request.generates and self._queue:
@@ -101,6 +151,9 @@ class Dispatcher:
 
     def _is_abandoned(self) -> bool:
         since = self._empty_since
+        # While a replica is on its way each request's own patience counts.
+        if self.hold_seconds > 0:
+            return False
         return since is not None and self._clock() - since >= EMPTY_GRACE_SECONDS
 
     def _send(self, request_id: str, request: Request) -> Placed | Refusal:

@@ -61,17 +61,20 @@ def _replicas(name: str, directory: str, protocol: Config, max_buffer_bytes: int
                 }
             ]
         },
+        # Where packets are dropped, connections are dead after some four seconds, and requests
+        # without a byte begin anew elsewhere. No time limit on the request could do that: a long
+        # prefill is as silent, but its machine acknowledges probes.
         "upstream_connection_options": {
             "tcp_keepalive": {
                 "keepalive_probes": 3,
-                "keepalive_time": 10,
-                "keepalive_interval": 5,
+                "keepalive_time": 1,
+                "keepalive_interval": 1,
             }
         },
-        # TCP_USER_TIMEOUT: a replica behind a cut link counts as dead after 20 s.
+        # TCP_USER_TIMEOUT, for what was sent and not acknowledged.
         "upstream_bind_config": {
             "socket_options": [
-                {"level": 6, "name": 18, "int_value": 20_000, "state": "STATE_PREBIND"}
+                {"level": 6, "name": 18, "int_value": 4_000, "state": "STATE_PREBIND"}
             ]
         },
         "typed_extension_protocol_options": {

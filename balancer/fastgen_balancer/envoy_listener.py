@@ -13,7 +13,7 @@ METADATA: Final = "fastgen"
 """Namespace of the dynamic metadata with which the picker marks a request."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
-INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED)
+INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED, Header.ONCE)
 """What only the picker may say."""
 
 

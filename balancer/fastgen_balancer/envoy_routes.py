@@ -2,6 +2,7 @@
 
 from typing import Any, Final, TypeAlias
 
+from fastgen_api.names import Header
 from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER
 
 Config: TypeAlias = dict[str, Any]
@@ -78,6 +79,7 @@ def _route(cluster: str) -> Config:
             "retry_on": RETRY_ON,
             "retriable_status_codes": [429, 503],
             "num_retries": 1,
+            "retriable_request_headers": [{"name": Header.ONCE, "present_match": False}],
             "retry_host_predicate": [
                 {
                     "name": "envoy.retry_host_predicates.previous_hosts",
@@ -124,7 +126,7 @@ def local_replies() -> Config:
     upstream = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR", "UO", "URX", "UPE"]}}
     too_large = _status("EQ", 413)
     # These are direct responses and the picker's, which have their own words.
-    own_words = [_status("NE", status) for status in (404, 413, 429, 503)]
+    own_words = [_status("NE", status) for status in (404, 413, 422, 429, 503)]
     return {
         "mappers": [
             {

@@ -1,4 +1,7 @@
-"""What a request will cost, in tokens, from its body; and the tokens per byte, learned."""
+"""What a body tells of its request: the cost in tokens, and the prompt's keys.
+
+The tokens per byte are learned.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -9,6 +12,13 @@ from google.protobuf.message import DecodeError
 
 from fastgen_api.v1 import inference_pb2
 from fastgen_balancer.account import EXPECTED_OUTPUT_TOKENS
+from fastgen_balancer.prompt import (
+    PromptKeys,
+    keys_of_body,
+    keys_of_chat,
+    keys_of_grpc,
+    keys_of_prompt,
+)
 
 FIRST_TOKENS_PER_BYTE: Final = 0.25
 LOWEST_TOKENS_PER_BYTE: Final = 0.02
@@ -19,6 +29,11 @@ MOST_PROMPTS: Final = 256
 FRAME_BYTES: Final = 5
 """Of gRPC, before each message: whether it is compressed, then its length (big-endian)."""
 
+NOT_A_PROMPT: Final = (
+    TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError,
+)  # fmt: skip
+"""What the keys' functions raise for what no replica would take as a prompt."""
+
 log = logging.getLogger(__name__)
 
 
@@ -27,12 +42,14 @@ class MalformedBodyError(ValueError):
 
 
 class _Body(msgspec.Struct):
-    """The fields of an OpenAI request that bound its output."""
+    """The fields of an OpenAI request that bound its output or make its prompt."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
     prompt: Any = None
+    messages: Any = None
+    tools: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +65,30 @@ class Size:
     """Of all prompts."""
 
 
-def size_of(body: bytes, *, is_grpc: bool) -> Size:
-    """Reads a request; one that cannot be estimated counts by its bytes.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that is kept of a body."""
+
+    size: Size
+    keys: PromptKeys
+
+
+def read(body: bytes, *, is_grpc: bool) -> Reading:
+    """Reads a request; one that cannot be read counts by its bytes.
 
     Raises MalformedBodyError.
     """
     try:
-        return size_of_grpc(body) if is_grpc else size_of_http(body)
+        return read_grpc(body) if is_grpc else read_http(body)
     except MalformedBodyError:
         raise
     except Exception as error:
         # No body may send its request round the picker.
-        log.warning("size not estimated", extra={"error": type(error).__name__})
-        return Size(len(body))
+        log.warning("body not read", extra={"error": type(error).__name__})
+        return _unread(body)
 
 
-def size_of_http(body: bytes) -> Size:
+def read_http(body: bytes) -> Reading:
     """Reads an OpenAI request; one that does not read is the replica's to refuse.
 
     That includes what is nested too deeply to be read.
@@ -71,12 +96,13 @@ def size_of_http(body: bytes) -> Size:
     try:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Size(len(body))
+        return _unread(body)
     output = parsed.max_completion_tokens or parsed.max_tokens
-    return Size(len(body), None, output, _choices(parsed.n) * _prompts(parsed.prompt))
+    choices = _choices(parsed.n) * _prompts(parsed.prompt)
+    return Reading(Size(len(body), None, output, choices), _keys_of_http(parsed, body))
 
 
-def size_of_grpc(body: bytes) -> Size:
+def read_grpc(body: bytes) -> Reading:
     """Reads a gRPC body that holds one framed GenerateRequest; a compressed one is not opened.
 
     Raises MalformedBodyError.
@@ -86,7 +112,7 @@ def size_of_grpc(body: bytes) -> Size:
     if int.from_bytes(body[1:FRAME_BYTES], "big") != len(body) - FRAME_BYTES:
         raise MalformedBodyError
     if body[0] == 1:
-        return Size(len(body))
+        return _unread(body)
     request = inference_pb2.GenerateRequest()
     try:
         request.ParseFromString(body[FRAME_BYTES:])
@@ -94,7 +120,24 @@ def size_of_grpc(body: bytes) -> Size:
         raise MalformedBodyError from error
     output = request.stopping.max_tokens if request.stopping.HasField("max_tokens") else None
     tokens = len(request.token_ids.ids) if request.WhichOneof("prompt") == "token_ids" else None
-    return Size(len(body), tokens, output, _choices(request.sampling.n))
+    size = Size(len(body), tokens, output, _choices(request.sampling.n))
+    try:
+        return Reading(size, keys_of_grpc(request))
+    except NOT_A_PROMPT:
+        return Reading(size, keys_of_body(body))
+
+
+def _unread(body: bytes) -> Reading:
+    return Reading(Size(len(body)), keys_of_body(body))
+
+
+def _keys_of_http(parsed: _Body, body: bytes) -> PromptKeys:
+    try:
+        if parsed.messages is not None:
+            return keys_of_chat(parsed.messages, parsed.tools)
+        return keys_of_prompt(parsed.prompt)
+    except NOT_A_PROMPT:
+        return keys_of_body(body)
 
 
 def _choices(given: int | None) -> int:

@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -14,54 +14,24 @@ from google.protobuf import duration_pb2, struct_pb2
 
 from fastgen_api.names import Header, is_request_id
 from fastgen_balancer import estimate
+from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.dispatch import Dispatcher, Held, Placed
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
-from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, GENERATE_PATH, HTTP_PREFIX
+from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
 from fastgen_balancer.estimate import MalformedBodyError, Size
+from fastgen_balancer.exchange import Exchange, own_id
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
 from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.quarantine import Quarantine, Verdict
 from fastgen_balancer.refusal import header_mutation, immediate_response
-from fastgen_balancer.settings import Settings
+from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
 
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
 HOLD_MARGIN_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request on its way."""
-
-    id: str
-    method: str
-    path: str
-    is_grpc: bool
-    size: Size
-    began_at: float
-    client_id: str | None = None
-    """The request's id, when the client has named a sound one."""
-    placed_at: float | None = None
-    answered: bool = False
-    """Whether the answer has begun: from then on the access log ends it in the books."""
-
-    @property
-    def generates(self) -> bool:
-        return is_generation(self.method, self.path, self.is_grpc)
-
-
-def is_generation(method: str, path: str, is_grpc: bool) -> bool:
-    """Whether a request occupies an engine."""
-    path = path.partition("?")[0]
-    if is_grpc:
-        return path == GENERATE_PATH
-    return method == "POST" and path.startswith(HTTP_PREFIX)
-
-
-def _own_id(exchange: Exchange) -> dict[str, str]:
-    """The header that makes a client's id the request's, for replica, answer and log alike."""
-    return {Header.REQUEST_ID: exchange.client_id} if exchange.client_id else {}
+UNAVAILABLE: Final = str(grpc.StatusCode.UNAVAILABLE.value[0])
 
 
 class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc]
@@ -71,12 +41,14 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         self,
         dispatcher: Dispatcher,
         fleet: Fleet,
+        quarantine: Quarantine,
         metrics: Metrics,
         clock: Callable[[], float],
         settings: Callable[[], Settings],
     ) -> None:
         self._dispatcher = dispatcher
         self._fleet = fleet
+        self._quarantine = quarantine
         self._metrics = metrics
         self._clock = clock
         self._settings = settings
@@ -115,36 +87,40 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             # Of a client that left this early, the access log need not know the pick.
             if exchange is not None and not exchange.answered:
                 self._fleet.end(exchange.id)
+                self._quarantine.ended(exchange.id, well=False)
                 self._dispatcher.pump()
 
     def _begin(self, message: messages.HttpHeaders) -> Exchange:
         headers = _headers(message)
         named = headers.get(CLIENT_REQUEST_ID, "")
+        now, timeout = self._clock(), timeout_seconds(headers)
         return Exchange(
             id=f"{self._prefix}-{next(self._numbers)}",
             method=headers.get(":method", ""),
             path=headers.get(":path", ""),
             is_grpc=headers.get("content-type", "").startswith("application/grpc"),
             size=Size(0),
-            began_at=self._clock(),
+            began_at=now,
+            deadline=None if timeout is None else now + timeout,
             client_id=named if is_request_id(named) else None,
         )
 
     def _await_body(self, exchange: Exchange) -> messages.ProcessingResponse:
-        common = messages.CommonResponse(header_mutation=header_mutation(_own_id(exchange)))
+        common = messages.CommonResponse(header_mutation=header_mutation(own_id(exchange)))
         return messages.ProcessingResponse(
             request_headers=messages.HeadersResponse(response=common)
         )
 
     def _read(self, exchange: Exchange, body: bytes) -> Refusal | None:
-        """Notes the size of a whole request, or says why it goes nowhere."""
+        """Notes the size and keys of a whole request, or says why it goes nowhere."""
         exchange.began_at = self._clock()
         if len(body) > MAX_BODY_BYTES:
             return Refusal.TOO_LARGE
         try:
-            exchange.size = estimate.size_of(body, is_grpc=exchange.is_grpc)
+            reading = estimate.read(body, is_grpc=exchange.is_grpc)
         except MalformedBodyError:
             return Refusal.MALFORMED
+        exchange.size, exchange.keys = reading.size, reading.keys
         return None
 
     async def _place(
@@ -155,10 +131,12 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             yield self._refuse(exchange, refusal)
             return
         del body
-        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
-        answer = self._dispatcher.offer(exchange.id, Request(exchange.generates, tokens))
+        if (refusal := self._judge(exchange)) is not None:
+            yield self._refuse(exchange, refusal)
+            return
+        answer = self._dispatcher.offer(exchange.id, self._request(exchange))
         if isinstance(answer, Held):
-            seconds = self._settings().max_wait_seconds
+            seconds = self._patience(exchange, answer)
             patience = duration_pb2.Duration()
             patience.FromMilliseconds(round((seconds + HOLD_MARGIN_SECONDS) * 1000))
             try:
@@ -167,6 +145,11 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                 self._abandon(exchange, answer)
                 raise
             answer = await self._wait(exchange, answer, seconds)
+            if isinstance(answer, Placed) and (refusal := self._judge(exchange)) is not None:
+                # Another client's same prompt has crashed replicas meanwhile.
+                self._fleet.end(exchange.id)
+                self._dispatcher.pump()
+                answer = refusal
         if isinstance(answer, Refusal):
             yield self._refuse(exchange, answer)
             return
@@ -174,9 +157,41 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         self._metrics.picked()
         yield self._instruction(exchange, answer, in_body=in_body)
 
+    def _patience(self, exchange: Exchange, held: Held) -> float:
+        """Longest stay in the queue, seconds."""
+        settings = self._settings()
+        longest = settings.hold_seconds if held.without_endpoint else settings.max_wait_seconds
+        longest = min(longest, MAX_HOLD_SECONDS)
+        if exchange.deadline is not None:
+            longest = min(longest, exchange.deadline - self._clock())
+        return max(0.0, longest)
+
+    def _request(self, exchange: Exchange) -> Request:
+        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
+        keys = exchange.keys if self._settings().prefers_prefix else None
+        opening = keys.opening if keys else None
+        return Request(exchange.generates, tokens, opening, exchange.deadline)
+
+    def _judge(self, exchange: Exchange) -> Refusal | None:
+        """Refuses what has crashed replicas; what may have is sent to one only."""
+        if exchange.keys is None:
+            return None
+        verdict = self._quarantine.verdict(exchange.keys.whole)
+        exchange.once = verdict is Verdict.SUSPECT
+        if verdict is Verdict.CONVICTED:
+            return Refusal.QUARANTINED
+        return Refusal.UNDECIDED if verdict is Verdict.UNDECIDED else None
+
     def _refuse(self, exchange: Exchange, refusal: Refusal) -> messages.ProcessingResponse:
         self._metrics.refused(refusal, counted=exchange.generates)
-        response = immediate_response(refusal, is_grpc=exchange.is_grpc)
+        seconds = None
+        if refusal in (Refusal.QUARANTINED, Refusal.UNDECIDED) and exchange.keys is not None:
+            seconds = math.ceil(self._quarantine.seconds_left(exchange.keys.whole))
+        elif refusal in (Refusal.FULL, Refusal.DEADLINE):
+            seconds = self._dispatcher.retry_after_seconds()
+        response = immediate_response(
+            refusal, is_grpc=exchange.is_grpc, retry_after_seconds=seconds
+        )
         return messages.ProcessingResponse(immediate_response=response)
 
     async def _wait(self, exchange: Exchange, held: Held, seconds: float) -> Placed | Refusal:
@@ -211,10 +226,15 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         for e in placed.endpoints
                     ),
                     Header.WAITED: str(round(waited)),
-                    **_own_id(exchange),
+                    **({Header.ONCE: "1"} if exchange.once else {}),
+                    **own_id(exchange),
                 }
             )
         )
+        if exchange.keys is not None:
+            tried = placed.endpoints[:1] if exchange.once else placed.endpoints
+            names = tuple(endpoint.name for endpoint in tried)
+            self._quarantine.sent(exchange.id, exchange.keys.whole, names)
         mark = struct_pb2.Struct()
         mark.update({METADATA: {PICK_KEY: exchange.id}})
         if in_body:
@@ -228,7 +248,13 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             return
         if (replica := headers.get(Header.REPLICA)) is not None:
             self._fleet.move(exchange.id, replica)
-        if headers.get(":status") == "200":
+            is_known = self._fleet.endpoint(replica) is not None
+            self._quarantine.answered(exchange.id, replica if is_known else None)
+        if headers.get(":status") == "503" or headers.get("grpc-status") == UNAVAILABLE:
+            self._quarantine.failed(exchange.id)
+        # A gRPC refusal is nothing but its status, which comes as a header.
+        if headers.get(":status") == "200" and "grpc-status" not in headers:
+            self._fleet.first_byte(exchange.id)
             self._metrics.first_byte(self._clock() - exchange.began_at)
         tokens = headers.get(Header.PROMPT_TOKENS, "")
         if tokens.isdecimal():

@@ -1,29 +1,38 @@
 """The endpoints together: who may be picked, and what each of them holds."""
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from dataclasses import dataclass
 
-from fastgen_balancer import health
+from fastgen_balancer import health, latency
 from fastgen_balancer.account import LOST_AFTER_SECONDS, Account, Report, Sent
 from fastgen_balancer.endpoints import Endpoint
-from fastgen_balancer.health import Health, State
+from fastgen_balancer.health import Health
 from fastgen_balancer.pick import Candidate
+from fastgen_balancer.standing import Standing
 
-UNREACHABLE_AFTER: Final = 3
-"""Failed calls of GetLoad in a row."""
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Who is told, with the name of the endpoint."""
+
+    ejected: Callable[[str, bool], None] = lambda name, is_slow: None
+    crashed: Callable[[str], None] = lambda name: None
+    """Its process is gone, or the way to it: what was there is lost."""
 
 
 class Fleet:
     """Invariant: every open request is in exactly one account, and `_where` names it."""
 
-    def __init__(self, clock: Callable[[], float], default_capacity: int) -> None:
+    def __init__(
+        self, clock: Callable[[], float], default_capacity: int, events: Events | None = None
+    ) -> None:
         self.default_capacity = default_capacity
         """Used until a replica has told its own."""
         self._clock = clock
+        self._events = events or Events()
         self._endpoints: dict[str, Endpoint] = {}
         self._accounts: dict[str, Account] = {}
-        self._health: dict[str, Health] = {}
-        self._silent: dict[str, int] = {}
+        self._standings: dict[str, Standing] = {}
         self._left_at: dict[str, float] = {}
         self._where: dict[str, str] = {}
 
@@ -40,21 +49,22 @@ class Fleet:
 
     def set_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
         """Takes the new set; requests of endpoints that left are kept until their streams end."""
+        now = self._clock()
         old, self._endpoints = self._endpoints, {e.name: e for e in endpoints}
-        for name in self._endpoints:
+        for name, endpoint in self._endpoints.items():
             self._accounts.setdefault(name, Account())
             self._left_at.pop(name, None)
-        for name in old.keys() & self._endpoints.keys():
-            if old[name].place != self._endpoints[name].place:
+            if name in old and old[name].place == endpoint.place:
+                continue
+            if name in old:
                 # Another replica under the same name: nothing is known of it.
                 self._accounts[name].hear(None)
-                self._health.pop(name, None)
-                self._silent.pop(name, None)
+            # The first ones share the load from the start: there are no warm ones to take it.
+            self._standings[name] = Standing(new_since=now if old else None)
         for name in old.keys() - self._endpoints.keys():
-            self._left_at[name] = self._clock()
-            self._health.pop(name, None)
-            self._silent.pop(name, None)
-        self._sweep_left(self._clock())
+            self._left_at[name] = now
+            self._standings[name] = Standing()
+        self._sweep_left(now)
 
     def candidates(self) -> list[Candidate]:
         """Endpoints that may be picked now.
@@ -64,7 +74,7 @@ class Fleet:
         """
         now = self._clock()
         usable = [e.name for e in self._endpoints.values() if not self._is_leaving(e)]
-        sound = [name for name in usable if self._is_sound(name, now)]
+        sound = [name for name in usable if self._standings[name].is_sound(now)]
         return [self._candidate(name, now) for name in sound or usable]
 
     def saturated(self) -> int:
@@ -78,8 +88,8 @@ class Fleet:
 
     def send(self, name: str, sent: Sent) -> None:
         self._accounts[name].send(sent)
+        self._standings[name].send(sent, self._clock())
         self._where[sent.id] = name
-        self._health[name] = health.sent(self._health.get(name, Health()), self._clock())
 
     def move(self, request_id: str, name: str) -> None:
         """Notes that another endpoint than the picked one has answered: the retry's."""
@@ -91,33 +101,82 @@ class Fleet:
             self._accounts[name].send(sent)
             self._where[request_id] = name
             self.missed(old)
+            self._standings[old].leave(request_id)
 
     def end(self, request_id: str) -> str | None:
         """Takes an ended request off; returns where it was, None when it is not known."""
         name = self._where.pop(request_id, None)
         if name is not None:
             self._accounts[name].end(request_id)
+            self._standings[name].leave(request_id)
         return name
+
+    def holder(self, request_id: str) -> str | None:
+        """Where a request is; None when it is not known."""
+        return self._where.get(request_id)
+
+    def first_byte(self, request_id: str) -> None:
+        """Notes that a request's answer has begun, and well, where the request is."""
+        now = self._clock()
+        name = self._where.get(request_id)
+        if name is None:
+            return
+        standing = self._standings[name]
+        took = standing.first_bytes.first_byte(request_id, now)
+        if took is None or not standing.health.is_slow or standing.probe != request_id:
+            return
+        limit = latency.limits(self._times(now) | {name: standing.first_bytes.times(now)}).get(name)
+        if limit is not None and took > limit:
+            self._become(name, health.found_slow(standing.health, now))
+        else:
+            self._become(name, health.found_quick(standing.health))
 
     def answered(self, name: str, *, well: bool) -> None:
         """Notes how an endpoint dealt with a request."""
-        old = self._health.get(name, Health())
-        self._health[name] = health.succeeded(old) if well else health.failed(old, self._clock())
+        if name not in self._endpoints:
+            return
+        old = self._standings[name].health
+        self._become(name, health.succeeded(old) if well else health.failed(old, self._clock()))
+
+    def eject_slow(self) -> None:
+        """Ejects endpoints that answer far later than the others do."""
+        now = self._clock()
+        out = sum(not self._standings[name].is_sound(now) for name in self._endpoints)
+        for name in latency.slow(self._times(now), out, len(self._endpoints)):
+            self._become(name, health.found_slow(self._standings[name].health, now))
+
+    def _times(self, now: float) -> dict[str, latency.Times]:
+        """Of the endpoints that take requests as always."""
+        return {
+            name: self._standings[name].first_bytes.times(now)
+            for name, endpoint in self._endpoints.items()
+            if not self._is_leaving(endpoint) and self._standings[name].is_sound(now)
+        }
+
+    def _become(self, name: str, new: Health) -> None:
+        if self._standings[name].become(new, self._clock()):
+            self._events.ejected(name, new.is_slow)
 
     def missed(self, name: str) -> None:
         """Notes that a request was answered elsewhere: of a probe that is a failure."""
-        if self._health.get(name, Health()).probing:
+        if name in self._endpoints and self._standings[name].health.probing:
             self.answered(name, well=False)
 
     def hear(self, name: str, report: Report) -> None:
         if name in self._endpoints:
             self._accounts[name].hear(report)
-            self._silent[name] = 0
+            self._standings[name].hear(self._clock())
 
-    def hear_nothing(self, name: str) -> None:
-        """Notes that GetLoad failed."""
-        if name in self._endpoints:
-            self._silent[name] = self._silent.get(name, 0) + 1
+    def hear_nothing(self, name: str, *, is_gone: bool = False) -> None:
+        """Notes that GetLoad failed; is_gone: nobody listens there any more."""
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            return
+        standing = self._standings[name]
+        had_word = standing.heard_at is not None and standing.failed_calls == 0
+        standing.failed_calls += 1
+        if is_gone and had_word and not self._is_leaving(endpoint):
+            self._events.crashed(name)
 
     def forget_lost(self) -> int:
         """Drops requests whose end was never told; returns how many."""
@@ -127,9 +186,10 @@ class Fleet:
             for sent in account.forget_lost(now):
                 self._where.pop(sent.id, None)
                 lost += 1
-                old = self._health.get(name, Health())
-                if old.probing:
-                    self._health[name] = health.failed(old, now)
+                standing = self._standings[name]
+                if standing.probe == sent.id:
+                    self._become(name, health.failed(standing.health, now))
+                standing.leave(sent.id)
         return lost + self._sweep_left(now)
 
     def _sweep_left(self, now: float) -> int:
@@ -141,26 +201,17 @@ class Fleet:
             for request_id in account.open:
                 self._where.pop(request_id, None)
                 lost += 1
-            del self._accounts[name], self._left_at[name]
+            del self._accounts[name], self._left_at[name], self._standings[name]
         return lost
 
     def _is_leaving(self, endpoint: Endpoint) -> bool:
         report = self._accounts[endpoint.name].report
         return endpoint.terminating or (report is not None and report.draining)
 
-    def _is_sound(self, name: str, now: float) -> bool:
-        if self._silent.get(name, 0) >= UNREACHABLE_AFTER:
-            return False
-        return self._health.get(name, Health()).state(now) is not State.OPEN
-
     def _candidate(self, name: str, now: float) -> Candidate:
         account = self._accounts[name]
-        report = account.report
-        capacity = report.max_concurrent_requests if report else 0
-        return Candidate(
-            name,
-            account.tokens(now),
-            account.requests(now),
-            capacity or self.default_capacity,
-            account.is_fresh(now),
-        )
+        requests, tokens, is_fresh = account.load(now)
+        told = account.report.max_concurrent_requests if account.report else 0
+        capacity = told or self.default_capacity
+        weight = self._standings[name].weight(now)
+        return Candidate(name, tokens, requests, capacity, is_fresh, weight)

@@ -1,4 +1,4 @@
-"""Ejection of endpoints that fail, with half-open probes."""
+"""Ejection of endpoints that fail or are slow, with half-open probes."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,6 +30,8 @@ class Health:
     """When the ejection ends, seconds of the monotonic clock."""
     probing: bool = False
     """Whether the one request of the half-open state is on its way."""
+    is_slow: bool = False
+    """Whether it is out for its slowness."""
 
     def state(self, now: float) -> State:
         if self.ejections == 0:
@@ -40,7 +42,12 @@ class Health:
 
 
 def succeeded(health: Health) -> Health:
-    """After an answer; a request from before the ejection proves as much as a probe."""
+    """After an answer; a request from before the ejection proves as much as a probe.
+
+    Not of a slow endpoint, which answers, only late: see `found_quick`.
+    """
+    if health.is_slow:
+        return health
     return health if health == Health() else Health()
 
 
@@ -51,8 +58,27 @@ def failed(health: Health, now: float) -> Health:
     failures = health.failures + 1
     if failures < FAILURES_TO_EJECT and not health.probing:
         return replace(health, failures=failures)
+    return _eject(replace(health, failures=failures), now)
+
+
+def found_slow(health: Health, now: float) -> Health:
+    """When its first bytes come far later than those of others."""
+    return replace(_eject(health, now), is_slow=True)
+
+
+def found_quick(health: Health) -> Health:
+    """When the probe of a slow endpoint had its first byte in time."""
+    return Health() if health.is_slow else health
+
+
+def released(health: Health) -> Health:
+    """When a probe has ended without a verdict."""
+    return replace(health, probing=False)
+
+
+def _eject(health: Health, now: float) -> Health:
     seconds = min(FIRST_EJECTION_SECONDS * 2**health.ejections, LONGEST_EJECTION_SECONDS)
-    return Health(failures, health.ejections + 1, now + seconds, probing=False)
+    return replace(health, ejections=health.ejections + 1, until=now + seconds, probing=False)
 
 
 def sent(health: Health, now: float) -> Health:

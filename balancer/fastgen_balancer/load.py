@@ -88,7 +88,9 @@ class LoadPoller:
                         inference_pb2.GetLoadRequest(), timeout=TIMEOUT_SECONDS
                     )
                 except grpc.aio.AioRpcError as error:
-                    self._fleet.hear_nothing(endpoint.name)
+                    # Silence is a time-out; only a dead process or link is told at once.
+                    is_gone = error.code() is grpc.StatusCode.UNAVAILABLE
+                    self._fleet.hear_nothing(endpoint.name, is_gone=is_gone)
                     if not silent:
                         status = error.code().name
                         log.warning(

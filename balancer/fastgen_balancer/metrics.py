@@ -43,6 +43,14 @@ class Metrics:
             names,
             registry=registry,
         ).labels(**self._labels)
+        self._ejections = Counter(
+            Metric.EJECTIONS.removesuffix("_total"),
+            "Endpoints that were left out for a while, by why.",
+            (*names, "reason"),
+            registry=registry,
+        )
+        for is_slow in (False, True):
+            self._ejections.labels(**self._labels, reason=_why(is_slow))
         self._first_byte = Histogram(
             Metric.FIRST_BYTE_SECONDS,
             "Time from a whole request to its answer's headers, which leave with the first token.",
@@ -72,5 +80,12 @@ class Metrics:
     def retried(self, attempts: int) -> None:
         self._retries.inc(attempts)
 
+    def ejected(self, *, is_slow: bool) -> None:
+        self._ejections.labels(**self._labels, reason=_why(is_slow)).inc()
+
     def first_byte(self, seconds: float) -> None:
         self._first_byte.observe(seconds)
+
+
+def _why(is_slow: bool) -> str:
+    return "slow" if is_slow else "failing"

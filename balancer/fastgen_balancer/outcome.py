@@ -106,6 +106,13 @@ def is_failure(entry: Entry) -> bool:
     return _verdict(entry) is Outcome.ERROR
 
 
+def is_success(entry: Entry) -> bool:
+    """Whether a replica has answered to the end, whatever it took before."""
+    if entry.flags & (CLIENT_LEFT | BROKEN) or entry.status != 200:
+        return False
+    return entry.grpc_status == 0 if entry.is_grpc else True
+
+
 def outcome_of_abandoned(waited_seconds: float, ttft_seconds: float | None) -> Outcome:
     """Of a request whose client left the queue: our fault once the first token was overdue."""
     if ttft_seconds is not None and waited_seconds > ttft_seconds:

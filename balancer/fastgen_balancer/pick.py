@@ -1,9 +1,18 @@
-"""Which replica takes a request: least outstanding tokens among two choices."""
+"""Which replica takes a request: one that may hold its prompt's beginning, else the less loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
 from random import Random
+from typing import Final
+
+LOAD_BOUND: Final = 1.25
+"""Share of the average load up to which affinity counts: 1 + ε of the bounded loads."""
+HOMES: Final = 2
+"""Endpoints that affinity tries before load alone decides."""
+_WORD: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +28,8 @@ class Candidate:
     """Requests that it takes at most."""
     fresh: bool
     """Whether its own word is young enough for `outstanding_tokens` to mean something."""
+    weight: float = 1.0
+    """Share of a full endpoint's load that it should get, in (0, 1]: less while it is new."""
 
     @property
     def has_room(self) -> bool:
@@ -33,6 +44,10 @@ class Request:
     """Whether it costs the engine; listing models does not, and goes to full replicas too."""
     tokens: int = 0
     """Estimate of what it will cost: prompt and output."""
+    affinity: int | None = None
+    """64 bits, the same for prompts that begin alike; None: any endpoint is as good."""
+    deadline: float | None = None
+    """When its client gives up, seconds of the monotonic clock; None: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +61,100 @@ class Refusal(StrEnum):
 
     NO_ENDPOINTS = "no_endpoints"
     FULL = "full"
+    DEADLINE = "deadline"
+    """It would wait for longer than its client does."""
     TOO_LARGE = "too_large"
     """Said before any picking, as the next."""
     MALFORMED = "malformed"
+    QUARANTINED = "quarantined"
+    """The prompt was there when replicas crashed."""
+    UNDECIDED = "undecided"
+    """It has just failed, and soon it is known whether replicas crashed."""
 
 
 def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick | Refusal:
-    """Picks the less loaded of two random endpoints with room, the other one being the retry's.
+    """Picks the home of the prompt if its load allows, else the less loaded of two endpoints.
 
-    Two choices rather than the least of all: several balancers with the same stale word would all
-    pick the same replica (Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing",
-    IEEE TPDS 2001). Tokens are compared only if both have told theirs lately, else requests are.
+    Homes come of rendezvous hashing (Thaler, Ravishankar, "Using Name-Based Mappings to Increase
+    Hit Rates", IEEE/ACM ToN 1998) under the load bound of Mirrokni, Thorup, Zadimoghaddam,
+    "Consistent Hashing with Bounded Loads", SODA 2018: an endpoint takes no request by affinity
+    while it holds more than LOAD_BOUND times the average and one request. An index of what each
+    replica was sent would know prefixes more exactly, but several pickers would each know a part
+    of it, and a new one nothing; hashing gives the same home in all of them, keeps it over
+    restarts, and moves one in n keys when one of n endpoints comes or goes.
+
+    Beyond the homes, two choices rather than the least of all: several pickers with the same stale
+    word would all pick the same replica (Mitzenmacher, "The Power of Two Choices in Randomized
+    Load Balancing", IEEE TPDS 2001).
     """
     if not candidates:
         return Refusal.NO_ENDPOINTS
     open_ = [c for c in candidates if c.has_room or not request.generates]
     if not open_:
         return Refusal.FULL
-    chosen = rng.sample(open_, min(2, len(open_)))
-    if all(c.fresh for c in chosen):
-        chosen.sort(key=lambda c: (c.outstanding_tokens, c.requests))
+    affinity = request.affinity if request.generates else None
+    preferred = [] if affinity is None else homes(open_, affinity)
+    home = next((c for c in preferred if is_within_bound(c, open_, request)), None)
+    if home is not None:
+        chosen = [home]
     else:
-        chosen.sort(key=lambda c: c.requests)
+        # A home beyond the bound is no choice either: it has more than its share.
+        chosen = two_choices([c for c in open_ if c not in preferred] or open_, request, rng)
+    if len(chosen) == 1:
+        rest = [c for c in open_ if c is not chosen[0]]
+        chosen += two_choices(rest, request, rng)[:1]
     # With one endpoint in the list Envoy's retry takes any other, full or not: better than none.
     return Pick(tuple(c.name for c in chosen))
+
+
+def two_choices(candidates: Sequence[Candidate], request: Request, rng: Random) -> list[Candidate]:
+    """At most two of them at random, the less loaded one first.
+
+    Tokens are compared only if both have told theirs lately, else requests are.
+    """
+    chosen = rng.sample(candidates, min(2, len(candidates)))
+    if all(c.fresh for c in chosen):
+        # With the request itself: an idle endpoint of little weight is not idle for free.
+        chosen.sort(key=lambda c: ((c.outstanding_tokens + request.tokens) / c.weight, c.requests))
+    else:
+        chosen.sort(key=lambda c: (c.requests + 1) / c.weight)
+    return chosen
+
+
+def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
+    """The endpoints with the highest scores for this key, best first, HOMES at most."""
+    best = sorted(((_score(affinity, c.name), c.name, c) for c in candidates), reverse=True)
+    return [c for _, _, c in best[:HOMES]]
+
+
+def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
+    """Whether a candidate's load is at most LOAD_BOUND times its share of all, and one request.
+
+    That one is the rounding up of the method's capacities, and worth it: at home the prompt waits
+    behind so many tokens more, elsewhere it is computed anew. Tokens count, among those whose word
+    is fresh; of a stale home requests count, among all and without the one: a replica that tells
+    nothing must not make the others' tokens meaningless.
+    """
+    if home.fresh:
+        peers = [c for c in candidates if c.fresh]
+        load: float = home.outstanding_tokens - request.tokens
+        total = sum(c.outstanding_tokens for c in peers) + request.tokens
+    else:
+        peers = list(candidates)
+        load = home.requests
+        total = sum(c.requests for c in peers) + 1
+    share = home.weight / sum(c.weight for c in peers)
+    return load <= LOAD_BOUND * share * total
+
+
+def _score(affinity: int, name: str) -> int:
+    """A hash of key and name, uniform over 64 bits (the finalizer of SplitMix64)."""
+    mixed = affinity ^ _seed(name)
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
+    return mixed ^ (mixed >> 31)
+
+
+@lru_cache(maxsize=4096)
+def _seed(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())

@@ -1,5 +1,6 @@
 """The picker: everything that the balancer knows and decides, in one process."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from fastgen_balancer.dispatch import Dispatcher
 from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.ext_proc import ExternalProcessor
-from fastgen_balancer.fleet import Fleet
+from fastgen_balancer.fleet import Events, Fleet
 from fastgen_balancer.load import LoadPoller
 from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.quarantine import Quarantine
 from fastgen_balancer.settings import Settings
 from fastgen_balancer.signals import LocalSignals
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,21 @@ class Picker:
         self.scaling_registry: CollectorRegistry | None = None
         """The autoscaler's, while it runs in this process."""
         self._registry = CollectorRegistry()
-        self.fleet = Fleet(clock, settings.max_concurrent_requests)
-        self.dispatcher = Dispatcher(self.fleet, Random(), clock, settings.max_queued_requests)
-        self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
         metrics = Metrics(self._registry, identity.deployment, identity.namespace)
+
+        def note_ejection(name: str, is_slow: bool) -> None:
+            metrics.ejected(is_slow=is_slow)
+            log.warning("endpoint ejected", extra={"endpoint": name, "slow": is_slow})
+
+        self.quarantine = Quarantine(clock)
+        self.fleet = Fleet(
+            clock, settings.max_concurrent_requests, Events(note_ejection, self.quarantine.crashed)
+        )
+        self.dispatcher = Dispatcher(
+            self.fleet, Random(), clock, settings.max_queued_requests, lambda: self.on_wait()
+        )
+        self.dispatcher.hold_seconds = settings.hold_seconds
+        self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
         metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
         metrics.gauge(
             Metric.IN_FLIGHT_REQUESTS,
@@ -55,10 +70,15 @@ class Picker:
             "Endpoints that may be picked.",
             lambda: len(self.fleet.candidates()),
         )
-        self.processor = ExternalProcessor(
-            self.dispatcher, self.fleet, metrics, clock, lambda: self.settings
+        metrics.gauge(
+            Metric.QUARANTINED_PROMPTS,
+            "Prompts that are refused since they were there when replicas crashed.",
+            lambda: self.quarantine.convicted,
         )
-        self.access_log = AccessLog(self.fleet, self.dispatcher, metrics)
+        self.processor = ExternalProcessor(
+            self.dispatcher, self.fleet, self.quarantine, metrics, clock, lambda: self.settings
+        )
+        self.access_log = AccessLog(self.fleet, self.dispatcher, self.quarantine, metrics)
         self.has_synced = False
         self._directory = directory
 
@@ -76,6 +96,7 @@ class Picker:
         self.settings = settings
         self.fleet.default_capacity = settings.max_concurrent_requests
         self.dispatcher.max_queued = settings.max_queued_requests
+        self.dispatcher.hold_seconds = settings.hold_seconds
         self.dispatcher.pump()
 
     def registries(self) -> tuple[CollectorRegistry, ...]:
@@ -97,6 +118,7 @@ class Picker:
         Wakes the queue, since what makes room or ends its patience may be time alone.
         """
         lost = self.fleet.forget_lost()
+        self.fleet.eject_slow()
         self.dispatcher.pump()
         return lost
 

@@ -36,6 +36,14 @@ ANSWERS: Final = {
         "queue_full",
         2,
     ),
+    Refusal.DEADLINE: Answer(
+        429,
+        grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
+        "Every replica is full, and the queue is longer than the request's time limit allows.",
+        "rate_limit_error",
+        "deadline_too_short",
+        2,
+    ),
     Refusal.NO_ENDPOINTS: Answer(
         503,
         grpc.StatusCode.UNAVAILABLE.value[0],
@@ -58,19 +66,38 @@ ANSWERS: Final = {
         "invalid_request_error",
         "malformed_request",
     ),
+    # A client's own error as clients see it: they do not send it again by themselves.
+    Refusal.QUARANTINED: Answer(
+        422,
+        grpc.StatusCode.FAILED_PRECONDITION.value[0],
+        "This prompt was being served when two replicas crashed, so it is refused for a while; "
+        "the replicas' logs tell why they crashed.",
+        "invalid_request_error",
+        "prompt_quarantined",
+    ),
+    Refusal.UNDECIDED: Answer(
+        503,
+        grpc.StatusCode.UNAVAILABLE.value[0],
+        "A replica has just failed while it served this prompt; try again later.",
+        "server_error",
+        "replica_failed",
+        2,
+    ),
 }
 
 
 def immediate_response(
-    refusal: Refusal, *, is_grpc: bool
+    refusal: Refusal, *, is_grpc: bool, retry_after_seconds: int | None = None
 ) -> external_processor_pb2.ImmediateResponse:
-    """The answer that Envoy gives in a replica's stead."""
+    """The answer that Envoy gives in a replica's stead; None: the refusal's own time."""
     answer = ANSWERS[refusal]
     headers = {}
-    if answer.retry_after_seconds is not None:
-        headers["retry-after"] = str(answer.retry_after_seconds)
-        if is_grpc:
-            headers["grpc-retry-pushback-ms"] = str(answer.retry_after_seconds * 1000)
+    seconds = retry_after_seconds or answer.retry_after_seconds
+    if seconds is not None:
+        headers["retry-after"] = str(seconds)
+        # A call that is to be tried again by hand must not be tried again by the library.
+        if is_grpc and answer.retry_after_seconds is not None:
+            headers["grpc-retry-pushback-ms"] = str(seconds * 1000)
     if is_grpc:
         body = answer.message.encode()
     else:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from fastgen_api.spec import Spec, hold_seconds
+from fastgen_api.spec import Routing, Spec, hold_seconds
 
 MAX_WAIT_SECONDS: Final = 30.0
 """Longest stay in the queue: clients of chat give up about then."""
@@ -23,6 +23,8 @@ class Settings:
     ttft_seconds: float | None = None
     """The target for an empty prompt; None when the SLO has none."""
     drain_seconds: float = 120.0
+    prefers_prefix: bool = True
+    """Whether prompts that begin alike go to the same replica, load allowing."""
     hold_seconds: float = 0.0
     """How long a request waits for the first replica; 0: the deployment is never at zero."""
 
@@ -43,6 +45,8 @@ def settings_of(spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS) -> Setti
         ttft_seconds=ttft.milliseconds / 1000 if ttft else None,
         drain_seconds=float(spec.rollout.drain_seconds),
         hold_seconds=float(hold_seconds(spec)),
+        # Without a prefix cache every replica computes the whole prompt.
+        prefers_prefix=spec.balancer.routing is Routing.PREFIX and spec.engine.prefix_caching,
     )
 
 

@@ -1,40 +1,18 @@
 """Replicas that die, refuse, fill up or leave."""
 
 import asyncio
-import contextlib
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import httpx2
 import pytest
 from balancer_process import Balancer, complete, generate, idle
-from small_replica import Replica, serving
+from small_replica import Replica, replica_process, serving
 
 from fastgen_api.names import Header, Metric
 from fastgen_balancer.endpoint_files import write_endpoints
 from fastgen_balancer.endpoints import parse_static
 
 from .conftest import Balance
-
-
-@contextlib.asynccontextmanager
-async def replica_process(
-    name: str, crash_on: str = "poison"
-) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A replica in a process of its own: its address, and the process."""
-    path = str(Path(__file__).parents[1] / "harness/small_replica.py")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, path, name, crash_on, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        yield (await process.stdout.readline()).decode().strip(), process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

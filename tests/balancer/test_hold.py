@@ -1,54 +1,93 @@
-"""What Envoy bears while the picker holds a request."""
+"""Requests that wait for the first replica, through the real Envoy."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import httpx2
-from balancer_process import Balancer, complete, generate, ready, stop
+import pytest
+from balancer_process import PROGRAM, Balancer, complete, free_ports, generate, stop
 from small_replica import Replica, serving
 
-from fastgen_api.names import Metric
-from fastgen_balancer.endpoint_files import ENVOY_FILE
-
-from .conftest import Balance
-
-
-def set_upload_seconds(path: Path, seconds: int) -> None:
-    config = json.loads(path.read_text())
-    (chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
-    chain["filters"][0]["typed_config"]["request_timeout"] = f"{seconds}s"
-    path.write_text(json.dumps(config))
+from fastgen_api.names import Header
+from fastgen_balancer.endpoints import parse_static
+from fastgen_balancer.picker import Identity, Picker
+from fastgen_balancer.serve import _serve_grpc
+from fastgen_balancer.settings import Settings
 
 
-async def with_upload_seconds(balancer: Balancer, seconds: int) -> None:
-    """Starts Envoy anew, where a request has so long to come in whole."""
-    set_upload_seconds(balancer.directory / ENVOY_FILE, seconds)
-    await stop(balancer.envoy)
+@contextlib.asynccontextmanager
+async def at_zero(directory: Path, settings: Settings) -> AsyncIterator[tuple[Balancer, Picker]]:
+    """Envoy, and a picker in this process that knows no endpoint."""
+    port, admin, picker_port = free_ports(3)
+    balancer = Balancer(directory, port, admin, 0, picker_port)
+    ports = ("--port", port, "--admin-port", admin, "--picker-port", picker_port)
+    bootstrap = await asyncio.create_subprocess_exec(
+        *PROGRAM, "bootstrap", "--directory", str(directory), "--host", "127.0.0.1",
+        *map(str, ports),
+    )  # fmt: skip
+    assert await bootstrap.wait() == 0
+    picker = Picker(directory, Identity("d", "ns"), settings)
+    picker.set_endpoints(())
+    server = await _serve_grpc(picker, picker_port)
     await balancer.start_envoy()
-    await balancer.eventually(lambda: ready(balancer), seconds=60)
+    try:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            await balancer.eventually(lambda: _is_live(client, admin), seconds=60)
+        yield balancer, picker
+    finally:
+        await stop(balancer.envoy)
+        await server.stop(0)
+        await picker.poller.close()
 
 
-async def holds(balancer: Balancer, number: int) -> bool:
-    return await balancer.metric(Metric.QUEUED_REQUESTS) == number
+async def _is_live(client: httpx2.AsyncClient, admin: int) -> bool:
+    try:
+        return (await client.get(f"http://127.0.0.1:{admin}/ready")).status_code == 200
+    except httpx2.HTTPError:
+        return False
 
 
-async def test_the_time_for_an_upload_is_over_when_a_hold_begins(
-    balance: Balance, http: httpx2.AsyncClient
+async def test_requests_wait_for_the_first_replica_and_call_for_it(
+    tmp_path: Path, http: httpx2.AsyncClient
 ) -> None:
-    """Else Envoy would answer 408 to what is held for longer than an upload may take."""
-    one = Replica("one", capacity=1)
-    async with serving(one) as a, balance(a, arguments=("--max-wait-seconds", "20")) as balancer:
-        await with_upload_seconds(balancer, 1)
-        one.extra_load = 1
-        await asyncio.sleep(0.6)
-        held = asyncio.create_task(complete(http, balancer, "x" * 200_000, 1))
-        await balancer.eventually(lambda: holds(balancer, 1))
-        later = asyncio.create_task(generate(balancer, "", 1))
-        await balancer.eventually(lambda: holds(balancer, 2))
-        await asyncio.sleep(3)
+    """Longer than Envoy waits for a picker that hangs."""
+    settings = Settings(hold_seconds=20, max_queued_requests=2, max_wait_seconds=1)
+    async with at_zero(tmp_path, settings) as (balancer, picker):
+        calls: list[int] = []
+        picker.on_wait = lambda: calls.append(1)
+        assert (await http.get(f"{balancer.url}/v1/models")).status_code == 503
+        assert calls == []
+        held = asyncio.gather(complete(http, balancer, "", 2), generate(balancer, "", 2))
+        await balancer.eventually(lambda: picker.signals().queued_requests == 2)
+        assert len(calls) == 2
+        refused = await complete(http, balancer, "", 2)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        await asyncio.sleep(2.5)
         assert not held.done()
-        assert not later.done()
-        one.extra_load = 0
-        assert (await held).status_code == 200
-        assert await later == ["w0 "]
+        one = Replica("one")
+        async with serving(one) as address:
+            picker.set_endpoints((parse_static(address),))
+            answer, words = await asyncio.wait_for(held, 5)
+            assert answer.text.endswith("data: [DONE]\n\n")
+            assert words == ["w0 ", "w1 "]
+            assert all(int(seen[Header.WAITED]) > 2500 for seen in one.seen)
+
+
+async def test_the_wait_for_a_replica_ends(tmp_path: Path, http: httpx2.AsyncClient) -> None:
+    """With the hold, or with the client's own patience, whichever is shorter."""
+    async with at_zero(tmp_path, Settings(hold_seconds=3)) as (balancer, picker):
+        whole = asyncio.create_task(complete(http, balancer, "", 1))
+        short = await complete(http, balancer, "", 1, headers={"x-request-timeout": "1"})
+        assert short.status_code == 503
+        assert short.elapsed.total_seconds() < 2.5
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await generate(balancer, "", 1)
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+        answer = await whole
+        assert answer.elapsed.total_seconds() >= 3
+        assert json.loads(answer.text)["error"]["code"] == "no_ready_replica"
+        assert picker.signals().queued_requests == 0

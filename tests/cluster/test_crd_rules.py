@@ -28,7 +28,6 @@ UNSUPPORTED = [
     ("engine/quantization", "Int8", "spec.engine.quantization"),
     ("engine/quantization", "FP8", "spec.engine.quantization"),
     ("balancer/name", "shared", "spec.balancer.name"),
-    ("balancer/routing", "Prefix", "spec.balancer.routing"),
     ("balancer/routes", [], "spec.balancer.routes"),
     (
         "balancer/routes",

@@ -74,7 +74,8 @@ async def _balancer() -> bytes:
         (registry,) = picker.registries()
         autoscaler = AutoscalerMetrics(registry, DEPLOYMENT, NAMESPACE)
         autoscaler.leads(True)
-        autoscaler.decided(Recommendation(2, Rule.STEADY, "as it is"), 0)
+        inputs = (("demand", "1.2"), ("capacityPerReplica", "0.8"))
+        autoscaler.decided(Recommendation(2, Rule.STEADY, "as it is", inputs=inputs), 0)
         return generate_latest(registry)
 
 

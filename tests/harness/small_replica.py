@@ -38,6 +38,8 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
         self.crash_on: str | None = None
         self.refuse = False
         self.silent = False
+        self.lag = 0.0
+        """Seconds before each first word, whatever the request says."""
         self.seen: list[dict[str, str]] = []
         self.aborted = 0
 
@@ -63,7 +65,7 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
         with self._counted():
             first, gap = timing(request.text)
-            await asyncio.sleep(first)
+            await asyncio.sleep(first + self.lag)
             await context.send_initial_metadata(
                 ((Header.REPLICA, self.name), (Header.PROMPT_TOKENS, "10"))
             )
@@ -90,7 +92,7 @@ class Replica(inference_pb2_grpc.InferenceServiceServicer):
                     yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
                 yield b"data: [DONE]\n\n"
 
-        await asyncio.sleep(first)
+        await asyncio.sleep(first + self.lag)
         headers = {Header.REPLICA: self.name, Header.PROMPT_TOKENS: "10"}
         return StreamingResponse(words(), media_type="text/event-stream", headers=headers)
 
@@ -151,6 +153,23 @@ async def serving(replica: Replica, host: str = "127.0.0.1") -> AsyncIterator[st
         server.force_exit = True
         await task
         await grpc_server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def replica_process(
+    name: str, crash_on: str = "poison"
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A replica in a process of its own: its address, and the process."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, name, crash_on, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield (await process.stdout.readline()).decode().strip(), process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 async def main() -> None:

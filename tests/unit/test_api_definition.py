@@ -26,7 +26,6 @@ NOT_YET = {
     "spec.engine.dtype": "Float16",
     "spec.engine.quantization": "Int8 and FP8",
     "spec.balancer.name": "",
-    "spec.balancer.routing": "Prefix",
     "spec.balancer.routes": "",
 }
 

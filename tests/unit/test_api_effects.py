@@ -61,7 +61,7 @@ EXAMPLE: dict[str, Any] = {
         "prometheus": {"url": "http://prometheus:9090"},
         "behavior": {"scaleUp": RULES, "scaleDown": RULES},
     },
-    "balancer": {"replicas": 2, "maxQueuedRequests": 100},
+    "balancer": {"replicas": 2, "routing": "Prefix", "maxQueuedRequests": 100},
     "rollout": {
         "strategy": "Auto",
         "maxSurge": 1,
@@ -164,6 +164,7 @@ CHANGED: dict[str, Any] = {
         }.items()
     },
     "spec.balancer.replicas": 3,
+    "spec.balancer.routing": "LeastTokens",
     "spec.balancer.maxQueuedRequests": 200,
     "spec.rollout.strategy": "InPlace",
     "spec.rollout.maxSurge": 2,
@@ -201,7 +202,6 @@ CHANGED: dict[str, Any] = {
 
 ONE_BEHAVIOUR = {
     "spec.engine.quantization",
-    "spec.balancer.routing",
 }
 """Fields whose accepted values all mean what this version does anyway."""
 

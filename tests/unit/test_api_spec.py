@@ -39,7 +39,7 @@ def test_defaults_claim_only_what_this_version_does() -> None:
     spec = parse({"model": MODEL})
     assert spec.engine.token_budget.mode is BudgetMode.AUTO
     assert spec.engine.prefix_caching is True
-    assert spec.balancer.routing is Routing.LEAST_TOKENS
+    assert spec.balancer.routing is Routing.PREFIX
     assert spec.rollout.strategy is RolloutStrategy.AUTO
 
 

@@ -4,6 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
+from balancer_books import Clock, endpoint, fleet_of, report
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,39 +15,15 @@ from fastgen_balancer.account import (
     LOST_AFTER_SECONDS,
     MAX_AGE_SECONDS,
     Account,
-    Report,
     Sent,
 )
 from fastgen_balancer.dispatch import EMPTY_GRACE_SECONDS, Dispatcher, Held, Placed
-from fastgen_balancer.endpoints import Endpoint
-from fastgen_balancer.fleet import UNREACHABLE_AFTER, Fleet
+from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.health import FAILURES_TO_EJECT, FIRST_EJECTION_SECONDS
 from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.standing import UNREACHABLE_AFTER
 
 WORK = Request(generates=True, tokens=200)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def endpoint(name: str, terminating: bool = False, host: str = "10.0.0.1") -> Endpoint:
-    return Endpoint(name, host, 8000, 9000, terminating)
-
-
-def report(at: float, running: int = 0, capacity: int = 2, **more: object) -> Report:
-    fields = {"waiting_requests": 0, "owed_tokens": 0, "max_concurrent_requests": capacity}
-    return Report(asked_at=at, running_requests=running, **(fields | more))
-
-
-def fleet_of(clock: Clock, *names: str) -> Fleet:
-    fleet = Fleet(clock, default_capacity=8)
-    fleet.set_endpoints([endpoint(name) for name in names])
-    return fleet
 
 
 def test_a_report_counts_what_was_sent_before_it_once() -> None:

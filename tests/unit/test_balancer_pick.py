@@ -2,10 +2,19 @@
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastgen_balancer.pick import Candidate, Pick, Refusal, Request, pick
+from fastgen_balancer.pick import (
+    LOAD_BOUND,
+    Candidate,
+    Pick,
+    Refusal,
+    Request,
+    homes,
+    is_within_bound,
+    pick,
+)
 
 CANDIDATES = st.lists(
     st.builds(
@@ -15,6 +24,7 @@ CANDIDATES = st.lists(
         requests=st.integers(0, 8),
         capacity=st.integers(1, 8),
         fresh=st.booleans(),
+        weight=st.floats(0.1, 1.0),
     ),
     max_size=8,
     unique_by=lambda c: c.name,
@@ -37,9 +47,12 @@ def test_a_pick_has_room_and_is_the_less_loaded_of_its_two(
         assert all(c.has_room for c in chosen)
         assert len(chosen) == len({c.name for c in chosen}) in (1, 2)
         if len(chosen) == 2 and all(c.fresh for c in chosen):
-            assert chosen[0].outstanding_tokens <= chosen[1].outstanding_tokens
+            first, second = ((c.outstanding_tokens + WORK.tokens) / c.weight for c in chosen)
+            assert first <= second
         elif len(chosen) == 2:
-            assert chosen[0].requests <= chosen[1].requests
+            assert (chosen[0].requests + 1) / chosen[0].weight <= (
+                (chosen[1].requests + 1) / chosen[1].weight
+            )
     elif answer is Refusal.FULL:
         assert candidates
         assert not any(c.has_room for c in candidates)
@@ -76,3 +89,131 @@ def test_tokens_decide_among_fresh_and_requests_among_stale() -> None:
     assert pick([few_tokens, few_requests], WORK, Random(0)) == Pick(("few-tokens", "few-requests"))
     stale = candidate("few-tokens", tokens=10, requests=3, fresh=False)
     assert pick([stale, few_requests], WORK, Random(0)) == Pick(("few-requests", "few-tokens"))
+
+
+def test_a_new_endpoint_gets_less() -> None:
+    """As long as what it holds, measured by its weight, is no less than what the others hold."""
+    old = candidate("old", tokens=1000)
+    assert (
+        pick([old, Candidate("new", 0, 0, 4, True, weight=0.5)], WORK, Random(0)).order[0] == "new"
+    )
+    assert (
+        pick([old, Candidate("new", 0, 0, 4, True, weight=0.05)], WORK, Random(0)).order[0] == "old"
+    )
+
+
+def test_a_full_fleet_fills_a_new_endpoint_too() -> None:
+    full = candidate("full", requests=4)
+    new = Candidate("new", 5000, 3, 4, fresh=True, weight=0.1)
+    assert pick([full, new], WORK, Random(0)) == Pick(("new",))
+
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+def fleet_of(size: int, tokens: int = 0) -> list[Candidate]:
+    return [Candidate(f"chat-{i}", tokens, 0, 1000, fresh=True) for i in range(size)]
+
+
+@given(CANDIDATES, KEYS, st.integers())
+def test_affinity_holds_within_the_bound_only(
+    candidates: list[Candidate], key: int, seed: int
+) -> None:
+    """A pick is the key's home within the load bound, or what load alone would have picked."""
+    request = Request(generates=True, tokens=100, affinity=key)
+    answer = pick(candidates, request, Random(seed))
+    open_ = [c for c in candidates if c.has_room]
+    if not isinstance(answer, Pick):
+        assert not open_
+        return
+    by_name = {c.name: c for c in open_}
+    assert set(answer.order) <= by_name.keys()
+    assert len(set(answer.order)) == len(answer.order) == min(2, len(open_))
+    allowed = [c.name for c in homes(open_, key) if is_within_bound(c, open_, request)]
+    if allowed:
+        assert answer.order[0] == allowed[0]
+    else:
+        rest = [c for c in open_ if c not in homes(open_, key)]
+        by_load = pick(rest or open_, WORK, Random(seed))
+        assert isinstance(by_load, Pick)
+        assert answer.order[0] == by_load.order[0]
+
+
+@given(CANDIDATES, KEYS, st.randoms(), st.integers(), st.integers())
+def test_every_picker_knows_the_same_home(
+    candidates: list[Candidate], key: int, shuffler: Random, one: int, other: int
+) -> None:
+    """Whatever its randomness, and in whatever order it has heard of the endpoints."""
+    shuffled = list(candidates)
+    shuffler.shuffle(shuffled)
+    assert homes(candidates, key) == homes(shuffled, key)
+    request = Request(generates=True, tokens=100, affinity=key)
+    open_ = [c for c in candidates if c.has_room]
+    if any(is_within_bound(c, open_, request) for c in homes(open_, key)):
+        here, there = pick(candidates, request, Random(one)), pick(shuffled, request, Random(other))
+        assert isinstance(here, Pick)
+        assert isinstance(there, Pick)
+        assert here.order[0] == there.order[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 10_000))
+def test_one_endpoint_more_moves_its_share_of_the_keys(size: int, seed: int) -> None:
+    """Of 600 keys about one in n + 1 moves, all of them to the new one."""
+    keys = [Random(seed * 1000 + i).getrandbits(64) for i in range(600)]
+    few, more = fleet_of(size), fleet_of(size + 1)
+    before = [homes(few, key)[0].name for key in keys]
+    after = [homes(more, key)[0].name for key in keys]
+    moved = [new for old, new in zip(before, after, strict=True) if old != new]
+    assert set(moved) <= {f"chat-{size}"}
+    share = 1 / (size + 1)
+    assert abs(len(moved) / 600 - share) < 5 * (share * (1 - share) / 600) ** 0.5
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 10), st.integers(0, 2**32), st.integers(1, 5))
+def test_one_hot_prompt_overloads_nobody(size: int, seed: int, different: int) -> None:
+    """Few keys, many requests: by affinity nobody gets more than the bound and two requests."""
+    rng = Random(seed)
+    load = dict.fromkeys((c.name for c in fleet_of(size)), 0)
+    for _ in range(200):
+        fleet = [Candidate(name, n, n // 100, 10_000, fresh=True) for name, n in load.items()]
+        request = Request(generates=True, tokens=100, affinity=rng.randrange(different))
+        answer = pick(fleet, request, rng)
+        assert isinstance(answer, Pick)
+        load[answer.order[0]] += 100
+        average = sum(load.values()) / size
+        if answer.order[0] in {c.name for c in homes(fleet, request.affinity or 0)}:
+            assert load[answer.order[0]] <= LOAD_BOUND * average + 200
+    assert max(load.values()) <= LOAD_BOUND * sum(load.values()) / size + 200
+
+
+def test_an_overloaded_home_gives_way() -> None:
+    key = 7
+    fleet = fleet_of(4, tokens=1000)
+    first, second = (c.name for c in homes(fleet, key))
+    request = Request(generates=True, tokens=100, affinity=key)
+
+    def picked(loads: dict[str, int]) -> str:
+        now = [Candidate(c.name, loads.get(c.name, 1000), 0, 9, fresh=True) for c in fleet]
+        answer = pick(now, request, Random(0))
+        assert isinstance(answer, Pick)
+        return answer.order[0]
+
+    assert picked({}) == first
+    assert picked({first: 1400}) == first
+    assert picked({first: 3000}) == second
+    assert picked({first: 3000, second: 3000}) not in (first, second)
+    full = [Candidate(c.name, 0, 9 * (c.name == first), 9, fresh=True) for c in fleet]
+    assert pick(full, request, Random(0)).order[0] == second
+
+
+def test_a_home_that_tells_nothing_is_judged_by_requests() -> None:
+    """And its silence does not make the others' tokens meaningless."""
+    key = 7
+    first, second = (c.name for c in homes(fleet_of(2), key))
+    request = Request(generates=True, tokens=100, affinity=key)
+    silent = Candidate(first, 10**6, 1, 9, fresh=False)
+    assert pick([silent, Candidate(second, 0, 1, 9, True)], request, Random(0)).order[0] == first
+    busy = Candidate(first, 0, 5, 9, fresh=False)
+    assert pick([busy, Candidate(second, 0, 1, 9, True)], request, Random(0)).order[0] == second

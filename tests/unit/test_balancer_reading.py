@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from envoy.service.accesslog.v3 import als_pb2
@@ -31,12 +32,12 @@ from fastgen_balancer.estimate import (
     MalformedBodyError,
     Size,
     learn,
-    size_of,
-    size_of_grpc,
-    size_of_http,
+    read,
+    read_grpc,
+    read_http,
     tokens_of,
 )
-from fastgen_balancer.ext_proc import is_generation
+from fastgen_balancer.exchange import is_generation
 from fastgen_balancer.pick import Refusal
 from fastgen_balancer.refusal import immediate_response
 from fastgen_balancer.settings import settings_of
@@ -115,33 +116,33 @@ def test_envoy_listens_on_loopback_but_for_its_listener() -> None:
 
 def test_sizes_of_bodies() -> None:
     body = b'{"model": "m", "prompt": "hello", "max_tokens": 7}'
-    assert size_of_http(body) == Size(len(body), None, 7)
-    assert size_of_http(b'{"max_tokens": 7, "max_completion_tokens": 9}').max_output_tokens == 9
+    assert read_http(body).size == Size(len(body), None, 7)
+    assert read_http(b'{"max_tokens": 7, "max_completion_tokens": 9}').size.max_output_tokens == 9
     for odd in (b"", b"{", b"[]", b'{"max_tokens": "many"}', b"\xff\xfe"):
-        assert size_of_http(odd) == Size(len(odd))
+        assert read_http(odd).size == Size(len(odd))
     request = pb.GenerateRequest(text="hello", stopping=pb.Stopping(max_tokens=5))
     framed = frame(request.SerializeToString())
-    assert size_of_grpc(framed) == Size(len(framed), None, 5)
+    assert read_grpc(framed).size == Size(len(framed), None, 5)
     ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2, 3]))
-    assert size_of_grpc(frame(ids.SerializeToString())).prompt_tokens == 3
-    assert size_of_grpc(frame(b"\xff\xff", compressed=1)) == Size(7), "the replica's to open"
+    assert read_grpc(frame(ids.SerializeToString())).size.prompt_tokens == 3
+    assert read_grpc(frame(b"\xff\xff", compressed=1)).size == Size(7), "the replica's to open"
 
 
 def test_each_choice_counts_its_output() -> None:
     several = pb.GenerateRequest(
         text="hello", sampling=pb.Sampling(n=3), stopping=pb.Stopping(max_tokens=5)
     )
-    assert size_of_grpc(frame(several.SerializeToString())).num_choices == 3
-    size = size_of_http(b'{"max_tokens": 5, "n": 3}')
+    assert read_grpc(frame(several.SerializeToString())).size.num_choices == 3
+    size = read_http(b'{"max_tokens": 5, "n": 3}').size
     assert tokens_of(size, 0.0) == 15
-    assert size_of_http(b'{"n": -4}').num_choices == 1
+    assert read_http(b'{"n": -4}').size.num_choices == 1
     for prompt, n, num_choices in (
         ('"a b"', 1, 1), ("[1, 2, 3]", 2, 2), ('["a", "b", "c"]', 1, 3), ("[[1, 2], [3]]", 4, 8),
         (json.dumps(["a"] * 1000), 1, 256), ("[]", 3, 3), ("5", 2, 2), ('{"a": 1}', 2, 2),
     ):  # fmt: skip
         body = f'{{"prompt": {prompt}, "n": {n}}}'.encode()
-        assert size_of_http(body).num_choices == num_choices
-    assert size_of_http(b'{"n": 1000000}').num_choices == 128
+        assert read_http(body).size.num_choices == num_choices
+    assert read_http(b'{"n": 1000000}').size.num_choices == 128
 
 
 def frame(message: bytes, compressed: int = 0) -> bytes:
@@ -163,20 +164,20 @@ def frame(message: bytes, compressed: int = 0) -> bytes:
 )
 def test_a_grpc_body_that_no_replica_could_read(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
-        size_of(body, is_grpc=True)
+        read(body, is_grpc=True)
 
 
 def test_json_too_deep_to_be_read_counts_by_its_bytes() -> None:
     deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    assert size_of_http(deep) == Size(len(deep))
+    assert read_http(deep).size == Size(len(deep))
 
 
 def test_no_error_of_an_estimate_gets_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_(_: bytes) -> Size:
         raise OverflowError
 
-    monkeypatch.setattr(estimate, "size_of_http", break_)
-    assert size_of(b"{}", is_grpc=False) == Size(2)
+    monkeypatch.setattr(estimate, "read_http", break_)
+    assert read(b"{}", is_grpc=False).size == Size(2)
 
 
 def test_a_batch_of_the_access_log_that_does_not_read_is_empty() -> None:
@@ -233,11 +234,16 @@ def test_refusals_speak_both_languages(refusal: Refusal) -> None:
     assert set(error) == {"message", "type", "param", "code"}
     assert not http.HasField("grpc_status")
     grpc = immediate_response(refusal, is_grpc=True)
-    assert grpc.grpc_status.status in (3, 8, 14)
+    assert grpc.grpc_status.status in (3, 8, 9, 14)
     assert grpc.body.decode() == error["message"]
     for response in (http, grpc):
         headers = {h.header.key: h.header.raw_value for h in response.headers.set_headers}
-        assert ("retry-after" in headers) == (refusal not in (Refusal.TOO_LARGE, Refusal.MALFORMED))
+        final = (Refusal.TOO_LARGE, Refusal.MALFORMED, Refusal.QUARANTINED)
+        assert ("retry-after" in headers) == (refusal not in final)
+    told = immediate_response(refusal, is_grpc=True, retry_after_seconds=41)
+    headers = {h.header.key: h.header.raw_value for h in told.headers.set_headers}
+    assert headers["retry-after"] == b"41"
+    assert headers.get("grpc-retry-pushback-ms") == (None if refusal in final else b"41000")
 
 
 def test_settings_divide_the_queue_among_the_pods() -> None:
@@ -256,4 +262,14 @@ def test_settings_divide_the_queue_among_the_pods() -> None:
     assert settings.ttft_seconds == 0.5
     assert settings.drain_seconds == 60
     assert settings.max_wait_seconds == 7
+    assert settings.prefers_prefix
     assert settings_of(parse({"model": {"source": "file:///m"}})).ttft_seconds is None
+
+
+def test_affinity_needs_a_prefix_cache() -> None:
+    def prefers_prefix(**fields: Any) -> bool:
+        return settings_of(parse({"model": {"source": "file:///m"}} | fields)).prefers_prefix
+
+    assert prefers_prefix()
+    assert not prefers_prefix(balancer={"routing": "LeastTokens"})
+    assert not prefers_prefix(engine={"prefixCaching": False})

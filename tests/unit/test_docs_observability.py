@@ -12,9 +12,9 @@ import pytest
 from expositions import Exposition, exposed_name, expositions
 
 from fastgen_api import names
-from fastgen_api.names import MetricLabel, Outcome, Target
+from fastgen_api.names import MetricLabel, Outcome, Phase, Target
 from fastgen_api.spec import Model, Spec
-from fastgen_balancer.decision import Rule
+from fastgen_balancer.decision import Blocker, Rule
 from fastgen_balancer.pick import Refusal
 from fastgen_operator.alert import RUNBOOKS
 from fastgen_operator.children import make_children
@@ -36,8 +36,10 @@ VALUES: Final = {
     "end": "|".join(end.value for end in End),
     "result": "|".join((*Refusal, "picked")),
     "rule": "|".join(Rule),
+    "blocker": "|".join(Blocker),
+    "phase": "|".join(Phase),
     "kind": "|".join((names.KIND, *WATCHED_KINDS)),
-    "reason": "|".join(Ending),
+    "reason": "|".join((*Ending, "slow", "failing")),
     "method": r"[A-Z]{3,6}",
     "code": r"\d{1,3}",
     "le": r"[0-9.e+]+|\+Inf",

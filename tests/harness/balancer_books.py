@@ -1,0 +1,28 @@
+"""A balancer's books without a balancer: endpoints, reports and a clock that stands still."""
+
+from fastgen_balancer.account import Report
+from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.fleet import Fleet
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def endpoint(name: str, terminating: bool = False, host: str = "10.0.0.1") -> Endpoint:
+    return Endpoint(name, host, 8000, 9000, terminating)
+
+
+def report(at: float, running: int = 0, capacity: int = 2, **more: object) -> Report:
+    fields = {"waiting_requests": 0, "owed_tokens": 0, "max_concurrent_requests": capacity}
+    return Report(asked_at=at, running_requests=running, **(fields | more))  # type: ignore[arg-type]
+
+
+def fleet_of(clock: Clock, *names: str) -> Fleet:
+    fleet = Fleet(clock, default_capacity=8)
+    fleet.set_endpoints([endpoint(name) for name in names])
+    return fleet

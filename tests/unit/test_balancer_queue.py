@@ -1,0 +1,161 @@
+"""The queue: how fast it moves, who is told to come again, and who waits for the first replica."""
+
+import math
+from random import Random
+
+import pytest
+from balancer_books import Clock, endpoint, fleet_of, report
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastgen_balancer.deadline import timeout_seconds
+from fastgen_balancer.dispatch import EMPTY_GRACE_SECONDS, Dispatcher, Held, Placed
+from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.turnover import (
+    JITTER,
+    LONGEST_RETRY_SECONDS,
+    SHORTEST_RETRY_SECONDS,
+    WINDOW_SECONDS,
+    Turnover,
+    retry_after_seconds,
+    wait_seconds,
+)
+
+WORK = Request(generates=True, tokens=200)
+
+
+@given(st.integers(0, 10**6), st.none() | st.floats(0, 1e4), st.integers())
+def test_the_time_to_come_again_is_bounded_and_near_the_wait(
+    queued: int, rate: float | None, seed: int
+) -> None:
+    seconds = retry_after_seconds(queued, rate, Random(seed))
+    assert SHORTEST_RETRY_SECONDS <= seconds <= math.ceil(LONGEST_RETRY_SECONDS * (1 + JITTER))
+    wait = wait_seconds(queued, rate)
+    if wait is not None and SHORTEST_RETRY_SECONDS <= wait <= LONGEST_RETRY_SECONDS:
+        assert wait <= seconds <= math.ceil(wait * (1 + JITTER))
+    assert seconds == retry_after_seconds(queued, rate, Random(seed))
+
+
+def test_a_longer_queue_is_a_later_return() -> None:
+    late = [retry_after_seconds(n, 2.0, Random(1)) for n in (0, 10, 40, 1000)]
+    assert late == sorted(late)
+    assert len({retry_after_seconds(40, 2.0, Random(i)) for i in range(50)}) > 5, "not all at once"
+
+
+def test_the_rate_is_that_of_this_queue_and_of_now() -> None:
+    turnover = Turnover()
+    assert turnover.rate(100.0) is None
+    turnover.begin(100.0)
+    assert turnover.rate(100.5) is None, "too short to say"
+    for i in range(8):
+        turnover.placed(100.0 + i / 2)
+    turnover.begin(103.9)
+    assert turnover.rate(104.0) == 2.0
+    assert turnover.rate(104.0 + WINDOW_SECONDS) == 0.0
+    turnover.end()
+    turnover.begin(200.0)
+    assert turnover.rate(202.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"grpc-timeout": "5S"}, 5),
+        ({"grpc-timeout": "2M"}, 120),
+        ({"grpc-timeout": "1H"}, 3600),
+        ({"grpc-timeout": "250m"}, 0.25),
+        ({"grpc-timeout": "500000u"}, 0.5),
+        ({"grpc-timeout": "99999999n"}, 0.099999999),
+        ({"grpc-timeout": "123456789S"}, None),
+        ({"grpc-timeout": "5"}, None),
+        ({"grpc-timeout": "-5S"}, None),
+        ({"x-request-timeout": "2.5"}, 2.5),
+        ({"x-stainless-read-timeout": "600"}, 600),
+        ({"x-stainless-read-timeout": "600", "x-request-timeout": "3"}, 3),
+        ({"x-request-timeout": "0"}, None),
+        ({"x-request-timeout": "1e9"}, None),
+        ({"x-request-timeout": "inf"}, None),
+        ({"x-request-timeout": "١"}, None),
+    ],
+)
+def test_what_a_client_tells_of_its_patience(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert timeout_seconds(headers) == seconds
+
+
+def full(clock: Clock, max_queued: int = 100, holds: float = 0.0) -> Dispatcher:
+    """One replica that takes one request, and holds it."""
+    fleet = fleet_of(clock, "a")
+    fleet.hear("a", report(clock.now, running=1, capacity=1))
+    dispatcher = Dispatcher(fleet, Random(0), clock, max_queued)
+    dispatcher.hold_seconds = holds
+    return dispatcher
+
+
+def until(deadline: float) -> Request:
+    return Request(generates=True, tokens=1, deadline=deadline)
+
+
+async def test_who_would_wait_too_long_is_told_at_once() -> None:
+    clock = Clock()
+    dispatcher = full(clock)
+    fleet = dispatcher._fleet
+    assert isinstance(dispatcher.offer("unknown", until(clock.now + 0.1)), Held), "no rate yet"
+    assert dispatcher.offer("over", until(clock.now)) is Refusal.DEADLINE
+    for i in range(5):
+        assert isinstance(dispatcher.offer(f"r{i}", WORK), Held)
+    for _ in range(2):
+        clock.now += 1
+        fleet.hear("a", report(clock.now, running=0, capacity=1))
+        dispatcher.pump()
+    assert dispatcher.queued == 4
+    # One leaves each second: the fifth waits for five.
+    assert dispatcher.offer("late", until(clock.now + 4.5)) is Refusal.DEADLINE
+    assert isinstance(dispatcher.offer("in-time", until(clock.now + 5.5)), Held)
+    assert 6 <= dispatcher.retry_after_seconds() <= 9
+
+
+async def test_the_first_replica_is_waited_for() -> None:
+    clock = Clock()
+    woken: list[float] = []
+    fleet = fleet_of(clock)
+    dispatcher = Dispatcher(fleet, Random(0), clock, 2, lambda: woken.append(clock.now))
+    assert dispatcher.offer("never", WORK) is Refusal.NO_ENDPOINTS
+    dispatcher.hold_seconds = 600.0
+    assert dispatcher.offer("models", Request(generates=False)) is Refusal.NO_ENDPOINTS
+    assert woken == []
+    first, second = dispatcher.offer("r1", WORK), dispatcher.offer("r2", until(clock.now + 1))
+    assert isinstance(first, Held)
+    assert isinstance(second, Held)
+    assert first.without_endpoint
+    assert len(woken) == 2
+    assert dispatcher.offer("r3", WORK) is Refusal.FULL
+    clock.now += 10 * EMPTY_GRACE_SECONDS
+    dispatcher.pump()
+    assert not first.placed.done(), "its own patience counts"
+    assert dispatcher.withdraw(second) is Refusal.NO_ENDPOINTS
+    fleet.set_endpoints([endpoint("a")])
+    dispatcher.pump()
+    placed = first.placed.result()
+    assert isinstance(placed, Placed)
+    assert [e.name for e in placed.endpoints] == ["a"]
+    assert dispatcher.queued == 0
+
+
+async def test_the_last_replica_goes_while_requests_wait() -> None:
+    clock = Clock()
+    woken: list[float] = []
+    dispatcher = full(clock, holds=600.0)
+    dispatcher._on_wait = lambda: woken.append(clock.now)
+    held = dispatcher.offer("r1", WORK)
+    assert isinstance(held, Held)
+    assert not held.without_endpoint
+    assert woken == []
+    dispatcher._fleet.set_endpoints([])
+    for _ in range(5):
+        clock.now += 1
+        dispatcher.pump()
+    assert len(woken) == 1
+    assert not held.placed.done()
