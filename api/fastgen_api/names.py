@@ -113,6 +113,8 @@ class Header:
     """Names the deployment at a shared balancer."""
     ENDPOINT: Final = "x-fastgen-endpoint"
     """Picker to Envoy: `ip:port[,ip:port]`, in order of preference."""
+    CLIENT: Final = "x-fastgen-client"
+    """Envoy to replica: the client whose API key came with the request."""
     WAITED: Final = "x-fastgen-waited-ms"
     """Picker to replica: how long the request has waited before it was sent, milliseconds."""
     REPLICA: Final = "x-fastgen-replica"

@@ -7,6 +7,7 @@ from fastgen_api.names import Port
 from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, clusters
 from fastgen_balancer.envoy_listener import Limits, listener
 from fastgen_balancer.envoy_routes import TYPES
+from fastgen_balancer.envoy_security import OPEN, Security
 
 Config: TypeAlias = dict[str, Any]
 
@@ -21,8 +22,13 @@ class Addresses:
     admin_port: int = Port.ENVOY_ADMIN
 
 
-def bootstrap(addresses: Addresses, directory: str, limits: Limits | None = None) -> Config:
-    """The whole configuration; endpoints come from the files in `directory`."""
+def bootstrap(
+    addresses: Addresses,
+    directory: str,
+    limits: Limits | None = None,
+    security: Security = OPEN,
+) -> Config:
+    """The whole configuration; endpoints, keys and certificate come by files in `directory`."""
     limits = limits or Limits()
     return {
         "node": {"id": "balancer", "cluster": "fastgen"},
@@ -59,7 +65,9 @@ def bootstrap(addresses: Addresses, directory: str, limits: Limits | None = None
             }
         },
         "static_resources": {
-            "listeners": [listener(addresses.host, addresses.listener_port, limits)],
+            "listeners": [
+                listener(addresses.host, addresses.listener_port, limits, security, directory)
+            ],
             "clusters": clusters(directory, addresses.picker_port, limits.max_buffer_bytes),
         },
     }

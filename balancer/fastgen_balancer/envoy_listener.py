@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header
 from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, EXT_PROC, TYPES, local_replies, routes
+from fastgen_balancer.envoy_security import HANDSHAKE_SECONDS, Security, api_key_filter, tls_socket
 
 Config: TypeAlias = dict[str, Any]
 
@@ -13,8 +14,8 @@ METADATA: Final = "fastgen"
 """Namespace of the dynamic metadata with which the picker marks a request."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
-INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED)
-"""What only the picker may say."""
+INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED, Header.CLIENT)
+"""What only the balancer may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +34,32 @@ class Limits:
     upload_seconds: int = 300
 
 
-def listener(host: str, port: int, limits: Limits) -> Config:
+def listener(host: str, port: int, limits: Limits, security: Security, directory: str) -> Config:
+    chain: Config = {
+        "filters": [
+            {
+                "name": "envoy.filters.network.http_connection_manager",
+                "typed_config": _connection_manager(limits, security, directory),
+            }
+        ]
+    }
+    if security.tls:
+        chain |= {
+            "transport_socket": tls_socket(directory),
+            "transport_socket_connect_timeout": f"{HANDSHAKE_SECONDS}s",
+        }
     return {
         "name": "in",
         "address": {"socket_address": {"address": host, "port_value": port}},
         "per_connection_buffer_limit_bytes": limits.max_buffer_bytes,
         "socket_options": _keepalive_options(),
-        "filter_chains": [
-            {
-                "filters": [
-                    {
-                        "name": "envoy.filters.network.http_connection_manager",
-                        "typed_config": _connection_manager(limits),
-                    }
-                ]
-            }
-        ],
+        "filter_chains": [chain],
     }
 
 
-def _connection_manager(limits: Limits) -> Config:
+def _connection_manager(limits: Limits, security: Security, directory: str) -> Config:
+    # Health comes before the keys: a probe has none.
+    keys = [api_key_filter(directory)] if security.api_keys else []
     return {
         "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "in",
@@ -84,7 +91,7 @@ def _connection_manager(limits: Limits) -> Config:
         "access_log": [_access_log()],
         "local_reply_config": local_replies(),
         "route_config": routes(limits.max_buffer_bytes),
-        "http_filters": [_health_filter(), _ext_proc(limits), _router()],
+        "http_filters": [_health_filter(), *keys, _ext_proc(limits), _router()],
     }
 
 

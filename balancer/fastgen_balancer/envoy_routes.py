@@ -142,6 +142,15 @@ def local_replies() -> Config:
                 ),
             },
             {
+                "filter": {"and_filter": {"filters": [_status("EQ", 401), not_grpc]}},
+                "headers_to_add": [{"header": {"key": "www-authenticate", "value": "Bearer"}}],
+                "body_format_override": _error_format(
+                    "Incorrect API key; send one as `Authorization: Bearer KEY`.",
+                    "invalid_request_error",
+                    "invalid_api_key",
+                ),
+            },
+            {
                 "filter": {"and_filter": {"filters": [_status("GE", 500), *own_words, not_grpc]}},
                 "body_format_override": _error_format(
                     "The request failed; try again.", "server_error", "internal_error"

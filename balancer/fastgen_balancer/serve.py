@@ -16,6 +16,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
 from starlette.applications import Starlette
 
 from fastgen_balancer.access_log import add_access_log
+from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
@@ -43,6 +44,8 @@ class Options:
     settings: Settings
     static: tuple[Endpoint, ...]
     prometheus_url: str | None
+    api_keys: Path | None = None
+    """The mounted Secret with the keys that Envoy asks for."""
 
 
 async def serve(options: Options) -> None:
@@ -69,6 +72,9 @@ async def serve(options: Options) -> None:
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
     ]
+    if options.api_keys is not None:
+        file = ApiKeyFile(options.api_keys, options.directory)
+        tasks.append(asyncio.create_task(file.follow(), name="api keys"))
     if options.static:
         picker.set_endpoints(options.static)
     else:
