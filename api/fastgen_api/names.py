@@ -49,10 +49,14 @@ class Port:
     """The picker's own HTTP: /metrics, /healthz, /readyz, /drain."""
     BALANCER_METRICS: Final = 9091
     """/metrics alone, so that who may scrape a balancer may not drain it."""
+    ENDPOINT_PICKER: Final = 9003
+    """The endpoint-picker protocol, for gateways; of the pods and of the Service."""
     ENVOY_ADMIN: Final = 9901
     """Envoy's admin interface; loopback only."""
     SERVICE: Final = 80
     """Client Service: HTTP and gRPC."""
+    SERVICE_TLS: Final = 443
+    """In its place where the balancer speaks TLS."""
     OPERATOR_HTTP: Final = 8081
 
 
@@ -100,9 +104,10 @@ def service_name(deployment: str) -> str:
     return deployment
 
 
-def url(deployment: str, namespace: str) -> str:
+def url(deployment: str, namespace: str, *, tls: bool = False) -> str:
     """Base URL of the deployment's OpenAI API inside the cluster; its host serves gRPC too."""
-    return f"http://{service_name(deployment)}.{namespace}.svc/v1"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://{service_name(deployment)}.{namespace}.svc/v1"
 
 
 class Header:

@@ -124,6 +124,12 @@ def picker(
     ] = None,
     settle_seconds: SettleSeconds = None,
     api_keys: ApiKeys = None,
+    endpoint_picker_port: Annotated[
+        int | None, typer.Option(help="For gateways with the endpoint-picker protocol.")
+    ] = None,
+    endpoint_picker_tls: Annotated[
+        Path | None, typer.Option(help="Folder with tls.crt and tls.key for the same.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Tell Envoy where each request goes, and the cluster how many replicas it needs."""
@@ -151,6 +157,8 @@ def picker(
         static=endpoints,
         prometheus_url=prometheus_url,
         api_keys=api_keys,
+        endpoint_picker_port=endpoint_picker_port,
+        endpoint_picker_tls=endpoint_picker_tls,
     )
     try:
         asyncio.run(serve(options))

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from fastgen_balancer.access_log import add_access_log
 from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
-from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
 from fastgen_balancer.picker import Identity, Picker
 from fastgen_balancer.settings import Settings
@@ -46,6 +46,8 @@ class Options:
     prometheus_url: str | None
     api_keys: Path | None = None
     """The mounted Secret with the keys that Envoy asks for."""
+    endpoint_picker_port: int | None = None
+    endpoint_picker_tls: Path | None = None
 
 
 async def serve(options: Options) -> None:
@@ -62,6 +64,7 @@ async def serve(options: Options) -> None:
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.settings.drain_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
+    gateway_server = await _serve_gateways(picker, options, drain)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
     webs = [_web_server(app, options.http_host, options.http_port)]
     if options.metrics_port is not None:
@@ -91,6 +94,9 @@ async def serve(options: Options) -> None:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
         await drain.run()
+        if gateway_server is not None:
+            # Of their streams Envoy, and so the drain, knows nothing.
+            await gateway_server.stop(picker.settings.drain_seconds)
     finally:
         for web in webs:
             web.should_exit = True
@@ -99,6 +105,8 @@ async def serve(options: Options) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await picker.poller.close()
+        if gateway_server is not None:
+            await gateway_server.stop(0)
         await grpc_server.stop(0)
         await admin.close()
 
@@ -118,6 +126,20 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
         raise OSError(f"port {port} of the loopback cannot be used; see --picker-port") from error
     await server.start()
     return server
+
+
+async def _serve_gateways(picker: Picker, options: Options, drain: Drain) -> grpc.aio.Server | None:
+    if options.endpoint_picker_port is None:
+        return None
+    # Only here: most balancers serve no gateway.
+    from fastgen_balancer.endpoint_picker_server import serve_endpoint_picker
+
+    return await serve_endpoint_picker(
+        picker.endpoint_picker(),
+        lambda: picker.has_synced and not drain.has_begun,
+        format_address(options.http_host, options.endpoint_picker_port),
+        options.endpoint_picker_tls,
+    )
 
 
 async def _first(stopping: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from fastgen_api import names
 from fastgen_api.spec import SLO, Balancer, Cache, KubernetesObject, Model, Rollout, Scaling, Spec
 from fastgen_operator.balancer import balancer_children
+from fastgen_operator.balancer_edge import declared_edge
 from fastgen_operator.delivery import (
     MODELS_ANNOTATION,
     Delivery,
@@ -74,8 +75,9 @@ def make_children(
     ]
     for child in children:
         if id_of(child) == ("Deployment", names.balancer_name(owner.name)):
-            # The one setting of the operator that reaches running pods.
-            _mark(child, declared_fingerprint(spec, settings.prometheus_url))
+            # The one setting of the operator that reaches running pods, and the balancer's edge.
+            more = (settings.prometheus_url, *declared_edge(spec.balancer))
+            _mark(child, declared_fingerprint(spec, *more))
     gated = _behind_gate(children, names.replica_name(owner.name), delivery)
     order = (*CHILD_KINDS, *MONITORING_KINDS)
     return tuple(sorted(gated, key=lambda child: order.index(child["kind"])))
