@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header
 from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, EXT_PROC, TYPES, local_replies, routes
-from fastgen_balancer.envoy_security import HANDSHAKE_SECONDS, Security, api_key_filter, tls_socket
+from fastgen_balancer.envoy_security import Security, api_key_filter, tls_socket
 
 Config: TypeAlias = dict[str, Any]
 
@@ -25,13 +25,21 @@ class Limits:
     max_buffer_bytes: int = MAX_BODY_BYTES + STREAM_WINDOW_BYTES
     """Above the bodies that we take: the picker refuses in better words than Envoy."""
     max_header_kibibytes: int = 64
+    max_headers: int = 100
+    max_streams: int = 1000
+    """Of one HTTP/2 connection at a time; further ones wait at the client."""
     max_connections: int = 20_000
     max_heap_bytes: int = 1024 * 1024 * 1024
     max_hold_seconds: int = 600
     """Longest time that the picker may hold a request."""
     picker_timeout_seconds: float = 1.0
     stream_idle_seconds: int = 900
-    upload_seconds: int = 300
+    handshake_seconds: float = 15.0
+    """Of TLS."""
+    header_seconds: float = 30.0
+    """From a request's first byte to the end of its headers."""
+    upload_seconds: float = 300.0
+    """From a request's first byte to its last."""
 
 
 def listener(host: str, port: int, limits: Limits, security: Security, directory: str) -> Config:
@@ -46,7 +54,7 @@ def listener(host: str, port: int, limits: Limits, security: Security, directory
     if security.tls:
         chain |= {
             "transport_socket": tls_socket(directory),
-            "transport_socket_connect_timeout": f"{HANDSHAKE_SECONDS}s",
+            "transport_socket_connect_timeout": f"{limits.handshake_seconds}s",
         }
     return {
         "name": "in",
@@ -70,7 +78,7 @@ def _connection_manager(limits: Limits, security: Security, directory: str) -> C
         "always_set_request_id_in_response": True,
         "max_request_headers_kb": limits.max_header_kibibytes,
         "stream_idle_timeout": f"{limits.stream_idle_seconds}s",
-        "request_headers_timeout": "30s",
+        "request_headers_timeout": f"{limits.header_seconds}s",
         "request_timeout": f"{limits.upload_seconds}s",
         "normalize_path": True,
         "merge_slashes": True,
@@ -78,10 +86,11 @@ def _connection_manager(limits: Limits, security: Security, directory: str) -> C
         "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "fastgen"},
         "common_http_protocol_options": {
             "idle_timeout": "900s",
+            "max_headers_count": limits.max_headers,
             "headers_with_underscores_action": "DROP_HEADER",
         },
         "http2_protocol_options": {
-            "max_concurrent_streams": 1000,
+            "max_concurrent_streams": limits.max_streams,
             # What may come in before the buffer's limit is felt.
             "initial_stream_window_size": STREAM_WINDOW_BYTES,
             "initial_connection_window_size": 16 * STREAM_WINDOW_BYTES,

@@ -18,7 +18,6 @@ CERTIFICATE: Final = "certificate"
 CERTIFICATE_FILE: Final = "tls.crt"
 KEY_FILE: Final = "tls.key"
 """Both as in a Secret of the type kubernetes.io/tls."""
-HANDSHAKE_SECONDS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
