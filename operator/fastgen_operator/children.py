@@ -99,7 +99,8 @@ def _before_gate(
     owner: Owner, spec: Spec, settings: Settings, delivery: Delivery
 ) -> tuple[KubernetesObject, ...]:
     model = model_in_pod(owner, spec, settings, delivery)
-    children = replica_children(owner, spec, settings.images, model)
+    aliases = settings.metric_aliases
+    children = replica_children(owner, spec, settings.images, model, aliases)
     name = names.replica_name(owner.name)
     for child in children:
         if child["kind"] == "Deployment":

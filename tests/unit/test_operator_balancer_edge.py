@@ -156,3 +156,18 @@ def test_a_missing_secret_is_told_with_the_way_out(words: str) -> None:
 def test_specs_of_the_edge_are_read() -> None:
     raw = {"apiKeys": {"secretName": "keys"}, "tls": {"secretName": "cert"}, "endpointPicker": True}
     assert msgspec.convert(raw, Balancer) == ALL
+
+
+def test_replicas_tell_their_load_under_other_names_on_request() -> None:
+    def environment(aliases: str) -> list[Any]:
+        settings = Settings(Images("runtime:1", "control:1"), metric_aliases=aliases)
+        made = make_children(OWNER, Spec(Model("file:///models/a.gguf")), settings)
+        (replica,) = (
+            child for child in made
+            if (child["kind"], child["metadata"]["name"]) == ("Deployment", "chat-replica")
+        )  # fmt: skip
+        found: list[Any] = replica["spec"]["template"]["spec"]["containers"][0]["env"]
+        return found
+
+    assert {"name": "FASTGEN_METRIC_ALIASES", "value": "vllm"} in environment("vllm")
+    assert "FASTGEN_METRIC_ALIASES" not in json.dumps(environment(""))
