@@ -150,8 +150,9 @@ async def test_only_the_subset_is_picked(
         assert not three.seen
 
 
+@pytest.mark.parametrize("body_mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
 async def test_full_replicas_and_no_replicas(
-    balance: Balance, http: httpx2.AsyncClient, tmp_path: Path
+    balance: Balance, http: httpx2.AsyncClient, tmp_path: Path, body_mode: str
 ) -> None:
     one = Replica("one", capacity=1)
     one.extra_load = 1
@@ -159,7 +160,7 @@ async def test_full_replicas_and_no_replicas(
     async with (
         serving(one) as a,
         picking(balance, a, arguments=arguments) as (balancer, port),
-        running(Gateway(port), tmp_path) as gateway,
+        running(Gateway(port, body_mode=body_mode), tmp_path) as gateway,
     ):
         await asyncio.sleep(0.6)
         held = asyncio.create_task(complete(http, gateway))
