@@ -59,7 +59,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         exchange: Exchange | None = None
         try:
             async for message in request_iterator:
-                if message.HasField("request_headers"):
+                if exchange is None and message.HasField("request_headers"):
                     exchange = self._begin(message)
                 if exchange is None or exchange.refused:
                     continue

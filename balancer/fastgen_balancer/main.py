@@ -144,6 +144,10 @@ def picker(
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
         prometheus_url,
     )
+    if endpoint_picker_tls is not None and endpoint_picker_port is None:
+        raise typer.BadParameter(
+            "it is needed with --endpoint-picker-tls", param_hint="--endpoint-picker-port"
+        )
     options = Options(
         directory=directory,
         deployment=deployment or "static",
