@@ -1,6 +1,7 @@
 """API keys at the real Envoy: who has one is served, and a key changes without a restart."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -38,8 +39,11 @@ async def status(http: httpx2.AsyncClient, balancer: Balancer, key: str) -> int:
 async def call(balancer: Balancer, *metadata: tuple[str, str]) -> grpc.StatusCode:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{balancer.port}") as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        call = stub.Generate(prompt_of("", 1), metadata=metadata)
-        return await call.code()
+        answer = stub.Generate(prompt_of("", 1), metadata=metadata)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            async for _ in answer:
+                pass
+        return await answer.code()
 
 
 async def test_only_a_key_of_the_secret_is_served(
