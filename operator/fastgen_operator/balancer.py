@@ -5,7 +5,8 @@ from typing import Any, Final
 from fastgen_api import names
 from fastgen_api.envoy import CONFIGURATION_FILE, envoy_command
 from fastgen_api.names import Component, Port
-from fastgen_api.spec import KubernetesObject, Spec, hold_seconds
+from fastgen_api.spec import Balancer, KubernetesObject, Spec, hold_seconds
+from fastgen_operator import balancer_edge as edge
 from fastgen_operator.arguments import literal
 from fastgen_operator.confinement import (
     CONTAINER_SECURITY,
@@ -40,7 +41,7 @@ def balancer_children(
         _service_account(owner),
         _role(owner),
         _role_binding(owner),
-        _service(owner),
+        edge.client_service(owner, spec.balancer),
         _deployment(owner, spec, images, prometheus_url),
     )
 
@@ -103,24 +104,6 @@ def _role_binding(owner: Owner) -> KubernetesObject:
     }
 
 
-def _service(owner: Owner) -> KubernetesObject:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": child_metadata(owner, names.service_name(owner.name), Component.BALANCER),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": selector_labels(owner, Component.BALANCER),
-            # Envoy speaks HTTP/1.1 here as well; a gateway must be told that it may speak HTTP/2,
-            # without which gRPC does not pass.
-            "ports": [
-                {"name": "http", "port": Port.SERVICE, "targetPort": "http", "protocol": "TCP",
-                 "appProtocol": "kubernetes.io/h2c"},
-            ],
-        },
-    }  # fmt: skip
-
-
 def _deployment(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> KubernetesObject:
     return {
         "apiVersion": "apps/v1",
@@ -157,12 +140,16 @@ def _pod(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> Kuber
             hold_seconds(spec) + spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS
         ),
         "affinity": {"podAntiAffinity": _apart(owner)},
-        "initContainers": [_bootstrap(images)],
-        "containers": [_envoy(images), _picker(owner, images, prometheus_url)],
+        "initContainers": [_bootstrap(images, spec.balancer)],
+        "containers": [
+            _envoy(images, spec.balancer),
+            _picker(owner, images, prometheus_url, spec.balancer),
+        ],
         "volumes": [
-            {"name": "run", "emptyDir": {}},
+            {"name": "run"} | edge.shared_directory(spec.balancer),
             {"name": "tmp", "emptyDir": {}},
             token_volume(),
+            *edge.secret_volumes(spec.balancer),
         ],
     }
     secrets = [*spec.image_pull_secrets, *local_references(images.pull_secrets)]
@@ -214,14 +201,20 @@ def _requests(cpu: str, memory: str) -> KubernetesObject:
     return {"requests": {"cpu": cpu, "memory": memory}}
 
 
-def _bootstrap(images: Images) -> KubernetesObject:
+def _bootstrap(images: Images, balancer: Balancer) -> KubernetesObject:
     return _container(
         "bootstrap",
         images.control,
         images,
-        command=["fastgen-balancer", "bootstrap", f"--directory={DIRECTORY}"],
+        command=[
+            "fastgen-balancer",
+            "bootstrap",
+            f"--directory={DIRECTORY}",
+            *edge.bootstrap_arguments(balancer),
+        ],
         env=[HOME],
         resources=_requests("20m", "64Mi"),
+        volumeMounts=edge.bootstrap_mounts(balancer),
     )
 
 
@@ -230,7 +223,8 @@ def _drain() -> KubernetesObject:
     return {"preStop": {"httpGet": {"path": "/drain", "port": Port.BALANCER_HTTP}}}
 
 
-def _envoy(images: Images) -> KubernetesObject:
+def _envoy(images: Images, balancer: Balancer) -> KubernetesObject:
+    name = edge.listener_name(balancer)
     own = ["fastgen-balancer", "envoy", f"--directory={DIRECTORY}"]
     foreign = envoy_command(f"{DIRECTORY}/{CONFIGURATION_FILE}")
     return _container(
@@ -239,15 +233,15 @@ def _envoy(images: Images) -> KubernetesObject:
         images,
         command=foreign if images.envoy else own,
         env=[HOME],
-        ports=[{"name": "http", "containerPort": Port.BALANCER, "protocol": "TCP"}],
+        ports=[{"name": name, "containerPort": Port.BALANCER, "protocol": "TCP"}],
         readinessProbe={
-            "httpGet": {"path": names.BALANCER_HEALTH_PATH, "port": "http"},
+            "httpGet": {"path": names.BALANCER_HEALTH_PATH} | edge.listener_probe(balancer),
             "periodSeconds": 2,
             "timeoutSeconds": 3,
             "failureThreshold": 2,
         },
         livenessProbe={
-            "tcpSocket": {"port": "http"},
+            "tcpSocket": {"port": name},
             "initialDelaySeconds": 20,
             "periodSeconds": 15,
             "timeoutSeconds": 5,
@@ -255,10 +249,13 @@ def _envoy(images: Images) -> KubernetesObject:
         },
         lifecycle=_drain(),
         resources=_requests("50m", "64Mi"),
+        volumeMounts=edge.envoy_mounts(balancer),
     )
 
 
-def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObject:
+def _picker(
+    owner: Owner, images: Images, prometheus_url: str, balancer: Balancer
+) -> KubernetesObject:
     arguments = [
         f"--directory={DIRECTORY}",
         f"--deployment={owner.name}",
@@ -266,6 +263,7 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         f"--metrics-port={Port.BALANCER_METRICS}",
         f"--peers-port={Port.BALANCER_PEERS}",
         *([f"--prometheus-url={prometheus_url}"] if prometheus_url else []),
+        *edge.picker_arguments(balancer),
     ]
     http = {"port": "probes"}
     return _container(
@@ -279,6 +277,7 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
             {"name": "probes", "containerPort": Port.BALANCER_HTTP, "protocol": "TCP"},
             {"name": "metrics", "containerPort": Port.BALANCER_METRICS, "protocol": "TCP"},
             {"name": "peers", "containerPort": Port.BALANCER_PEERS, "protocol": "TCP"},
+            *edge.picker_ports(balancer),
         ],
         readinessProbe={
             "httpGet": {"path": "/readyz"} | http,
@@ -295,5 +294,8 @@ def _picker(owner: Owner, images: Images, prometheus_url: str) -> KubernetesObje
         },
         lifecycle=_drain(),
         resources=_requests("50m", "96Mi"),
-        volumeMounts=[{"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True}],
+        volumeMounts=[
+            {"name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": True},
+            *edge.picker_mounts(balancer),
+        ],
     )

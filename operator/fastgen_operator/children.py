@@ -18,6 +18,7 @@ from fastgen_api.spec import (
     hold_seconds,
 )
 from fastgen_operator.balancer import balancer_children
+from fastgen_operator.balancer_edge import declared_edge
 from fastgen_operator.delivery import (
     MODELS_ANNOTATION,
     Delivery,
@@ -84,10 +85,11 @@ def make_children(
     ]
     for child in children:
         if id_of(child) == ("Deployment", names.balancer_name(owner.name)):
-            # The one setting of the operator that reaches running pods; and how long they may
-            # have to wait for what they hold.
+            # The one setting of the operator that reaches running pods, the balancer's edge, and
+            # how long its pods may have to wait for what they hold.
             held = (f"hold {seconds}",) if (seconds := hold_seconds(spec)) else ()
-            _mark(child, declared_fingerprint(spec, settings.prometheus_url, *held))
+            more = (settings.prometheus_url, *declared_edge(spec.balancer), *held)
+            _mark(child, declared_fingerprint(spec, *more))
     gated = _behind_gate(children, names.replica_name(owner.name), delivery)
     order = (*CHILD_KINDS, *MONITORING_KINDS)
     return tuple(sorted(gated, key=lambda child: order.index(child["kind"])))
@@ -109,7 +111,8 @@ def _before_gate(
     owner: Owner, spec: Spec, settings: Settings, delivery: Delivery
 ) -> tuple[KubernetesObject, ...]:
     model = model_in_pod(owner, spec, settings, delivery)
-    children = replica_children(owner, spec, settings.images, model)
+    aliases = settings.metric_aliases
+    children = replica_children(owner, spec, settings.images, model, aliases)
     name = names.replica_name(owner.name)
     for child in children:
         if child["kind"] == "Deployment":

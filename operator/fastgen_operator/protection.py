@@ -52,18 +52,21 @@ def _budget(
 def _policies(owner: Owner, spec: Spec) -> tuple[KubernetesObject, ...]:
     """Ingress only: what pods reach out for (names, hubs, collectors) is theirs to know."""
     balancers = {"podSelector": {"matchLabels": selector_labels(owner, Component.BALANCER)}}
+    gateways = (Port.ENDPOINT_PICKER,) if spec.balancer.endpoint_picker else ()
     replica = _policy(
         owner,
         names.replica_name(owner.name),
         Component.REPLICA,
-        {"from": [balancers], "ports": _ports(Port.REPLICA_HTTP, Port.REPLICA_GRPC)},
+        # Gateways that ask the endpoint picker pass requests on themselves, from wherever they run.
+        ({} if spec.balancer.endpoint_picker else {"from": [balancers]})
+        | {"ports": _ports(Port.REPLICA_HTTP, Port.REPLICA_GRPC)},
         {"ports": _ports(Port.REPLICA_METRICS)},
     )
     balancer = _policy(
         owner,
         names.balancer_name(owner.name),
         Component.BALANCER,
-        {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS)},
+        {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS, *gateways)},
         {"from": [balancers], "ports": _ports(Port.BALANCER_PEERS)},
     )
     for policy in (replica, balancer):

@@ -44,7 +44,10 @@ OUR_CONTAINERS: Final = frozenset(
 def configuration_remedy(pod: KubernetesObject, container: str, words: str) -> str:
     """About a container that Kubernetes cannot make from its configuration."""
     field = "spec.model.tokenSecretRef" if container == "download" else "spec.podTemplate"
-    correct = "" if component_of(pod) == Component.BALANCER else f", or correct {field}"
+    if component_of(pod) == Component.BALANCER:
+        # Its containers take nothing but volumes by the name of a Secret.
+        field = "" if container else "spec.balancer.apiKeys and spec.balancer.tls"
+    correct = f", or correct {field}" if field else ""
     if MISSING_KEY.search(words):
         return f"Add the key{correct}"
     if MISSING.search(words):

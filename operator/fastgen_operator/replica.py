@@ -45,17 +45,18 @@ and the 64 MiB that container runtimes give are too few."""
 
 
 def replica_children(
-    owner: Owner, spec: Spec, images: Images, model: ModelInPod
+    owner: Owner, spec: Spec, images: Images, model: ModelInPod, metric_aliases: str = ""
 ) -> tuple[KubernetesObject, ...]:
     """All children of the component `replica`.
 
+    metric_aliases: another engine, under whose names they tell their load too; empty: nobody's.
     Raises merge.TemplateError when `spec.podTemplate` cannot be merged.
     """
     return (
         _service_account(owner),
         _slo_config_map(owner, spec),
         _headless_service(owner),
-        _deployment(owner, spec, images, model),
+        _deployment(owner, spec, images, model, metric_aliases),
     )
 
 
@@ -140,7 +141,10 @@ def _headless_service(owner: Owner) -> KubernetesObject:
     }  # fmt: skip
 
 
-def _deployment(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
+def _deployment(
+    owner: Owner, spec: Spec, images: Images, model: ModelInPod, metric_aliases: str
+) -> KubernetesObject:
+    ours = _template(owner, spec, images, model, metric_aliases)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -152,7 +156,7 @@ def _deployment(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> 
             "revisionHistoryLimit": 3,
             "selector": {"matchLabels": selector_labels(owner, Component.REPLICA)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update(spec.rollout)},
-            "template": _merged(_template(owner, spec, images, model), their_template(spec)),
+            "template": _merged(ours, their_template(spec)),
         },
     }
 
@@ -168,7 +172,9 @@ def _merged(ours: KubernetesObject, theirs: KubernetesObject) -> KubernetesObjec
     return merge(ours, theirs, "spec.podTemplate")
 
 
-def _template(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
+def _template(
+    owner: Owner, spec: Spec, images: Images, model: ModelInPod, metric_aliases: str
+) -> KubernetesObject:
     pod = {
         "serviceAccountName": names.replica_name(owner.name),
         "automountServiceAccountToken": False,
@@ -178,7 +184,7 @@ def _template(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> Ku
             PRE_STOP_SECONDS + spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS
         ),
         **({"initContainers": list(model.init_containers)} if model.init_containers else {}),
-        "containers": [_container(owner, spec, images, model)],
+        "containers": [_container(owner, spec, images, model, metric_aliases)],
         "volumes": [*_volumes(owner, spec), *model.volumes],
         **placement(owner, spec, images),
     }
@@ -191,14 +197,18 @@ def _template(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> Ku
     }
 
 
-def _container(owner: Owner, spec: Spec, images: Images, model: ModelInPod) -> KubernetesObject:
+def _container(
+    owner: Owner, spec: Spec, images: Images, model: ModelInPod, metric_aliases: str
+) -> KubernetesObject:
+    # A variable, not an argument: an older image of the resource's own knows no such argument.
+    aliases = [{"name": "FASTGEN_METRIC_ALIASES", "value": metric_aliases}]
     return {
         "name": CONTAINER,
         "image": runtime_image(spec, images),
         "imagePullPolicy": images.pull_policy,
         "command": ["fastgen-runtime"],
         "args": literal(runtime_arguments(owner, spec, model.argument)),
-        "env": [POD_NAME, HOME, *model.env],
+        "env": [POD_NAME, HOME, *(aliases if metric_aliases else []), *model.env],
         "ports": [
             {"name": "http", "containerPort": Port.REPLICA_HTTP, "protocol": "TCP"},
             {"name": "grpc", "containerPort": Port.REPLICA_GRPC, "protocol": "TCP"},

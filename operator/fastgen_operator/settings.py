@@ -56,6 +56,8 @@ class Settings:
     pod_templates: Allowed = Allowed.ANY
     """Which `spec.podTemplate` is taken."""
     monitoring: MonitoringSettings = MonitoringSettings()
+    metric_aliases: str = ""
+    """Under whose names new replicas tell their load as well: vllm, or nobody's."""
     network_policies: bool = True
     """Whether each deployment gets NetworkPolicies."""
     scaling_frozen: bool = False
@@ -95,6 +97,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
             _choice(environment, "FASTGEN_MONITORING", "true", SWITCH) == "true",
             _pairs(environment, "FASTGEN_MONITORING_LABELS"),
         ),
+        metric_aliases=_choice(environment, "FASTGEN_METRIC_ALIASES", "", ("", "vllm")),
         network_policies=_choice(environment, "FASTGEN_NETWORK_POLICIES", "true", SWITCH) == "true",
         scaling_frozen=_choice(environment, "FASTGEN_SCALING_FROZEN", "false", SWITCH) == "true",
         log_level=_choice(environment, "FASTGEN_LOG_LEVEL", "INFO", LOG_LEVELS),

@@ -87,7 +87,7 @@ def status_of(
         "readyReplicas": situation.replicas.ready,
         "updatedReplicas": situation.replicas.updated,
         "selector": _selector(owner),
-        "url": names.url(owner.name, owner.namespace),
+        "url": names.url(owner.name, owner.namespace, tls=_speaks_tls(observed, owner)),
         "runtimeImage": _runtime_image(observed, owner),
         "coldStartSeconds": _cold_start(observed, owner, previous),
         "model": _model(situation, previous),
@@ -197,6 +197,11 @@ def _runtime_image(observed: Observed, owner: Owner) -> str | None:
         return None
     containers = deployment["spec"]["template"]["spec"]["containers"]
     return next((each.get("image") for each in containers if each["name"] == CONTAINER), None)
+
+
+def _speaks_tls(observed: Observed, owner: Owner) -> bool:
+    service = observed.children.get(("Service", names.service_name(owner.name))) or {}
+    return any(port.get("name") == "https" for port in service.get("spec", {}).get("ports") or ())
 
 
 def _cold_start(observed: Observed, owner: Owner, previous: KubernetesObject) -> int | None:

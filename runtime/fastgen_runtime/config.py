@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,19 @@ from fastgen_runtime.startup_error import StartupError
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 
 
+class MetricAliases(StrEnum):
+    """Another engine, under whose names a replica tells its load as well."""
+
+    VLLM = "vllm"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a replica.
 
     max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
     mode's own. tensor_parallel_size: processes that the model is split among. metrics_port: where
-    /metrics is served besides the HTTP port; None for nowhere.
+    /metrics is served besides the HTTP port; None for nowhere. metric_aliases: under whose names
+    the load is told as well.
     """
 
     model: str
@@ -39,6 +47,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int = Port.REPLICA_HTTP
     grpc_port: int = Port.REPLICA_GRPC
     metrics_port: int | None = None
+    metric_aliases: MetricAliases | None = None
     host: str = "0.0.0.0"
     deployment: str = ""
     namespace: str = ""

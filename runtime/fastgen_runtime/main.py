@@ -11,7 +11,7 @@ import uvloop
 
 from fastgen_api import names
 from fastgen_api.spec import BudgetMode, DType
-from fastgen_runtime.config import Config
+from fastgen_runtime.config import Config, MetricAliases
 from fastgen_runtime.log import log_problem, start_logging
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.termination import leave_message
@@ -58,6 +58,13 @@ def serve(
     metrics_port: Annotated[
         int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
     ] = None,
+    metric_aliases: Annotated[
+        MetricAliases | None,
+        typer.Option(
+            help="Tell the load under another engine's names, too.",
+            envvar="FASTGEN_METRIC_ALIASES",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     deployment: Annotated[str, typer.Option(help="FastGenDeployment, for metrics.")] = "",
     namespace: Annotated[str, typer.Option(help="Its namespace, for metrics.")] = "",
@@ -80,6 +87,7 @@ def serve(
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
+        metric_aliases=metric_aliases,
         host=host,
         deployment=deployment,
         namespace=namespace,

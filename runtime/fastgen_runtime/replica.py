@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
 from fastgen_runtime.allotment import has_gpus
-from fastgen_runtime.config import Config, EngineConfig, replica_name
+from fastgen_runtime.config import Config, EngineConfig, MetricAliases, replica_name
 from fastgen_runtime.engine.channel import EngineFailed, FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.front.engine_process import EngineProcess
 from fastgen_runtime.front.front import Front
+from fastgen_runtime.front.metric_aliases import add_vllm_aliases
 from fastgen_runtime.front.metrics import Metrics
 from fastgen_runtime.front.request_log import log_request
 from fastgen_runtime.front.slo_file import read_slo, watch_slo
@@ -204,6 +205,8 @@ async def run_replica(config: Config) -> int:
             send=channel.send,
             observers=(log_request, metrics.note_request, *((spans,) if spans else ())),
         )
+        if config.metric_aliases is MetricAliases.VLLM:
+            add_vllm_aliases(metrics, front.served_name, front.load)
         try:
             return await Replica(config, front, channel).run(engine)
         finally:

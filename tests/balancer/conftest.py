@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,10 +14,10 @@ Balance = Callable[..., AbstractAsyncContextManager[Balancer]]
 
 @pytest.fixture
 def balance(tmp_path: Path) -> Balance:
-    """`balance(*replicas, arguments=())`, with the test's own directory."""
+    """`balance(*replicas, **options)` of `balancing`, with the test's own directory."""
 
-    def run(*replicas: str, arguments: tuple[str, ...] = ()) -> object:
-        return balancing(tmp_path, *replicas, arguments=arguments)
+    def run(*replicas: str, **options: Any) -> object:
+        return balancing(tmp_path, *replicas, **options)
 
     return run
 

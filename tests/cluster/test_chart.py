@@ -328,5 +328,17 @@ def test_test_pod_carries_the_script_whole(cluster: Commands, tmp_path: Path) ->
     assert environment == {
         "DEPLOYMENT": "chat",
         "DEPLOYMENT_NAMESPACE": "x",
+        "SCHEME": "http",
         "TIMEOUT_SECONDS": "120",
     }
+
+
+def test_test_pod_takes_a_key_and_trust_from_a_secret(cluster: Commands) -> None:
+    values = "--set=test.deployment=chat,test.tls=true,test.secret=chat-test"
+    (pod,) = of_kind(rendered(cluster, "x", values), "Pod")
+    (container,) = pod["spec"]["containers"]
+    environment = {item["name"]: item["value"] for item in container["env"]}
+    assert (environment["SCHEME"], environment["DEPLOYMENT"]) == ("https", "chat")
+    (mount,) = container["volumeMounts"]
+    assert mount["mountPath"] == environment["SECRET_DIRECTORY"]
+    assert pod["spec"]["volumes"] == [{"name": "secret", "secret": {"secretName": "chat-test"}}]

@@ -41,6 +41,8 @@ NAMES: list[tuple[str, Callable[[str], Any], str]] = [
         lambda name: HUB | {"tokenSecretRef": {"name": "a", "key": f"/{name}"}},
         "spec.model.tokenSecretRef.key",
     ),
+    ("balancer/apiKeys/secretName", str, "spec.balancer.apiKeys.secretName"),
+    ("balancer/tls/secretName", str, "spec.balancer.tls.secretName"),
     ("imagePullSecrets", lambda name: [{"name": name}], "spec.imagePullSecrets[].name"),
     ("runtimeClassName", str, "spec.runtimeClassName"),
     ("priorityClassName", str, "spec.priorityClassName"),

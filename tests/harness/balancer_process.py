@@ -104,16 +104,23 @@ async def balancing(
     *replicas: str,
     arguments: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
+    bootstrap_arguments: tuple[str, ...] = (),
+    configure: Callable[[Balancer], None] = lambda _: None,
 ) -> AsyncIterator[Balancer]:
-    """Runs a balancer for these replicas (HOST:HTTP_PORT:GRPC_PORT) until the block ends."""
+    """Runs a balancer for these replicas (HOST:HTTP_PORT:GRPC_PORT) until the block ends.
+
+    configure: may write another configuration than bootstrap's before Envoy starts.
+    """
     port, admin, http, picker = free_ports(4)
     balancer = Balancer(directory, port, admin, http, picker, environment=environment or {})
     bootstrap = await asyncio.create_subprocess_exec(
         *PROGRAM,
         *("bootstrap", "--directory", str(directory), "--host", "127.0.0.1"),
         *("--port", str(port), "--admin-port", str(admin), "--picker-port", str(picker)),
+        *bootstrap_arguments,
     )
     assert await bootstrap.wait() == 0
+    configure(balancer)
     balancer.picker_arguments = (
         *(argument for replica in replicas for argument in ("--static", replica)),
         *("--picker-port", str(picker), "--http-port", str(http), "--http-host", "127.0.0.1"),

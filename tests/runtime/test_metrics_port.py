@@ -15,11 +15,12 @@ def test_the_metrics_port_serves_metrics_alone(
 ) -> None:
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1234")
     model = write_tiny_model(tmp_path / "model")
-    with running_replica(model, tmp_path, "--metrics-port=0") as replica:
+    with running_replica(model, tmp_path, "--metrics-port=0", "--metric-aliases=vllm") as replica:
         (listening,) = [each for each in replica.events() if each["message"] == "listening"]
         url = f"http://{listening['metrics']}"
         assert "fastgen_running_requests" in httpx2.get(f"{url}/metrics").text
         assert "fastgen_running_requests" in httpx2.get(f"{replica.url}/metrics").text
+        assert "vllm:num_requests_waiting{" in httpx2.get(f"{url}/metrics").text
         for path in ("/v1/models", "/health", "/metrics/", "//metrics"):
             assert httpx2.get(f"{url}{path}").status_code == 404, path
         answer = httpx2.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": 1})

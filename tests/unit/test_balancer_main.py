@@ -53,6 +53,7 @@ def test_bootstrap_again_hides_no_endpoints(tmp_path: Path) -> None:
         ((*IN_CLUSTER, "--drain-seconds", "1"), "--drain-seconds"),
         (("--static", "nonsense"), "HOST:HTTP_PORT:GRPC_PORT"),
         ((*STATIC, "--max-wait-seconds", "1000"), "max-wait-seconds"),
+        ((*STATIC, "--endpoint-picker-tls", "/a"), "--endpoint-picker-port"),
     ],
 )
 def test_arguments_that_cannot_be(
@@ -61,6 +62,27 @@ def test_arguments_that_cannot_be(
     code, output = run("picker", f"--directory={tmp_path}", *arguments)
     assert code == 2
     assert complaint in output
+
+
+def test_keys_and_certificate_come_by_files(tmp_path: Path) -> None:
+    secret, directory = tmp_path / "secret", tmp_path / "run"
+    secret.mkdir()
+    (secret / "alice").write_text("sk-alice")
+    guarded = (f"--api-keys={secret}", f"--tls={secret}")
+    assert run("bootstrap", f"--directory={directory}", *guarded)[0] == 0
+    assert "sk-alice" in (directory / "api-keys.json").read_text()
+    assert stat.S_IMODE((directory / "api-keys.json").stat().st_mode) == 0o600
+    assert f"{secret}/tls.crt" in (directory / "tls.json").read_text()
+    configuration = (directory / "envoy.yaml").read_text()
+    assert "sk-alice" not in configuration
+    assert "TLSv1_2" in configuration
+
+
+def test_without_its_secret_a_guarded_balancer_does_not_begin(tmp_path: Path) -> None:
+    """It would be open, or refuse everybody without a word."""
+    code, output = run("bootstrap", f"--directory={tmp_path}", f"--api-keys={tmp_path}/none")
+    assert code == 2
+    assert "--api-keys" in output
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fastgen_api.spec import parse
 from fastgen_balancer.envoy_listener import Limits, listener
+from fastgen_balancer.envoy_security import Security
 from fastgen_balancer.ext_proc import HOLD_MARGIN_SECONDS
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, settings_of
 
@@ -47,7 +48,8 @@ def test_envoy_bears_the_longest_hold_that_may_be_declared() -> None:
 
 
 def test_envoy_has_the_bounds_that_it_is_given() -> None:
-    config = listener("127.0.0.1", 1, Limits(max_hold_seconds=7, stream_idle_seconds=9))
+    limits = Limits(max_hold_seconds=7, stream_idle_seconds=9)
+    config = listener("127.0.0.1", 1, limits, Security(), "/run")
     manager = config["filter_chains"][0]["filters"][0]["typed_config"]
     (processor,) = [each for each in manager["http_filters"] if "ext_proc" in each["name"]]
     assert processor["typed_config"]["max_message_timeout"] == "7s"

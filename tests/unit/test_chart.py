@@ -280,6 +280,16 @@ def test_operator_listens_where_its_probes_ask() -> None:
 def test_stream_test_calls_the_url_of_the_api() -> None:
     environment = {"DEPLOYMENT": "chat", "DEPLOYMENT_NAMESPACE": "models"}
     assert stream_test["base_url"](environment) == names.url("chat", "models")
+    secured = environment | {"SCHEME": "https"}
+    assert stream_test["base_url"](secured) == names.url("chat", "models", tls=True)
+
+
+def test_stream_test_sends_the_key_of_its_secret(tmp_path: Path) -> None:
+    client = stream_test["client_of"]("http://h", {"SECRET_DIRECTORY": str(tmp_path)})
+    assert "authorization" not in client.headers
+    (tmp_path / "apiKey").write_text("sk-1\n")
+    client = stream_test["client_of"]("http://h", {"SECRET_DIRECTORY": str(tmp_path)})
+    assert client.headers["authorization"] == "Bearer sk-1"
 
 
 def events(*data: str) -> Iterator[str]:

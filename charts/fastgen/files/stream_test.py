@@ -1,14 +1,17 @@
 """Sends one streamed request to a FastGenDeployment, as a client in the cluster would.
 
-Reads DEPLOYMENT, DEPLOYMENT_NAMESPACE and TIMEOUT_SECONDS; exits with 1 and a sentence when no
-complete answer comes.
+Reads DEPLOYMENT, DEPLOYMENT_NAMESPACE, SCHEME and TIMEOUT_SECONDS, and from SECRET_DIRECTORY the
+files `apiKey` and `ca.crt` where there are any; exits with 1 and a sentence when no complete answer
+comes.
 """
 
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 
@@ -24,7 +27,19 @@ def base_url(environment: dict[str, str]) -> str:
             "helm upgrade RELEASE CHART --reuse-values "
             "--set test.deployment=NAME,test.namespace=NAMESPACE"
         )
-    return f"http://{name}.{namespace}.svc/v1"
+    return f"{environment.get('SCHEME') or 'http'}://{name}.{namespace}.svc/v1"
+
+
+def client_of(url: str, environment: dict[str, str]) -> httpx2.Client:
+    """A client with the API key, and the trust, of the Secret."""
+    folder = Path(environment.get("SECRET_DIRECTORY") or "/nonexistent")
+    key, authority = folder / "apiKey", folder / "ca.crt"
+    headers = {"authorization": f"Bearer {key.read_text().strip()}"} if key.exists() else {}
+    trusted = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)
+    seconds = float(environment.get("TIMEOUT_SECONDS", "120"))
+    return httpx2.Client(
+        base_url=url, timeout=seconds, trust_env=False, headers=headers, verify=trusted
+    )
 
 
 def content_chunks(lines: Iterator[str]) -> Iterator[str]:
@@ -44,9 +59,9 @@ def content_chunks(lines: Iterator[str]) -> Iterator[str]:
     raise ValueError("the stream broke off before [DONE]")
 
 
-def stream_once(url: str, timeout_seconds: float) -> str:
+def stream_once(client: httpx2.Client) -> str:
     """One answer, streamed; a sentence with its figures."""
-    with httpx2.Client(base_url=url, timeout=timeout_seconds, trust_env=False) as client:
+    with client:
         models = client.get("/models")
         models.raise_for_status()
         model = models.json()["data"][0]["id"]
@@ -78,7 +93,7 @@ def main() -> None:
     """Prints the figures, or exits with what went wrong and where to look."""
     url = base_url(dict(os.environ))
     try:
-        print(stream_once(url, float(os.environ.get("TIMEOUT_SECONDS", "120"))))
+        print(stream_once(client_of(url, dict(os.environ))))
     except httpx2.ConnectError as error:
         sys.exit(
             f"{url} cannot be reached ({error}). Does the deployment exist, and is it Ready? "

@@ -172,10 +172,17 @@ class Metrics:
         )
         self._observed = tuple(histogram.labels(*self._labels) for histogram in self._latencies)
 
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def gauge(
+        self,
+        name: str,
+        text: str,
+        value: Callable[[], float],
+        more_labels: Mapping[str, str] | None = None,
+    ) -> None:
         """A gauge that is read when it is scraped."""
-        gauge = Gauge(name, text, _LABELS, registry=self._registry)
-        gauge.labels(*self._labels).set_function(value)
+        more = more_labels or {}
+        gauge = Gauge(name, text, (*_LABELS, *more), registry=self._registry)
+        gauge.labels(*self._labels, *more.values()).set_function(value)
 
     def count_request(self, verdict: Verdict) -> None:
         """Counts a request that has ended."""
