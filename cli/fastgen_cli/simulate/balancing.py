@@ -12,7 +12,8 @@ from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.load import INTERVAL_SECONDS
 from fastgen_balancer.pick import Refusal, Request, pick
 from fastgen_balancer.signals import LocalSignals
-from fastgen_cli.simulate.replica import Call, Replica
+from fastgen_cli.simulate.call import Call
+from fastgen_cli.simulate.replica import Replica
 
 MOST_QUEUED: Final = 1000
 LONGEST_WAIT_SECONDS: Final = 30.0

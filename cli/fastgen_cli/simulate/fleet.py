@@ -6,10 +6,11 @@ from random import Random
 from typing import Final
 
 from fastgen_cli.simulate.balancing import Balancing
+from fastgen_cli.simulate.call import Call
 from fastgen_cli.simulate.events import Events
 from fastgen_cli.simulate.pods import LEAVE_SECONDS, Gpus, Phase, Pod, Supply
 from fastgen_cli.simulate.profile import Profile
-from fastgen_cli.simulate.replica import Call, Replica
+from fastgen_cli.simulate.replica import Replica
 from fastgen_runtime.engine.budget import Pace
 
 COLD_START_SPREAD: Final = 0.1

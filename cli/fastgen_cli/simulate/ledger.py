@@ -8,7 +8,7 @@ from typing import Final
 
 from fastgen_api.names import Outcome, Target
 from fastgen_api.spec import SLO
-from fastgen_cli.simulate.replica import Call
+from fastgen_cli.simulate.call import Call
 from fastgen_runtime.front.goodness import End, classify
 
 TTFT_BOUNDS: Final = (
@@ -59,7 +59,5 @@ class Ledger:
             self.first_tokens[bisect_left(TTFT_BOUNDS, ttft)] += 1
         self.ended_output_tokens += timings.output_tokens
         self.entries.append(
-            Entry(
-                call.arrived, verdict.outcome, ttft, timings.tpot_seconds, timings.output_tokens
-            )
+            Entry(call.arrived, verdict.outcome, ttft, timings.tpot_seconds, timings.output_tokens)
         )

@@ -1,24 +1,24 @@
 """A simulated replica: the engine's own scheduler, with a clock in place of a device.
 
 Steps in which nothing happens but one token for each running answer are taken together: no answer
-ends in them, nobody is let in, and there are blocks for all of them. Their times are a sum in
-closed form, so they are exact up to rounding; `fast_forward=False` computes each by itself.
+ends before the last of them, nobody is let in, and there are blocks for all of them. Their times
+are the sums that single steps would give; `fast_forward=False` has the scheduler plan each step.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import ceil, sqrt
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fastgen_api.spec import BudgetMode
+from fastgen_cli.simulate.call import Call
 from fastgen_cli.simulate.profile import Profile
+from fastgen_cli.simulate.run import Run, ends_of, steps_with_blocks
 from fastgen_runtime.engine.blocks import BlockPool, blocks_for
 from fastgen_runtime.engine.budget import Budget, Pace, choose_budget
+from fastgen_runtime.engine.chunk import make_chunk
 from fastgen_runtime.engine.latency import shape_of
 from fastgen_runtime.engine.request import NewRequest, Request
 from fastgen_runtime.engine.scheduler import Scheduled, Scheduler
-from fastgen_runtime.engine.step import ChunkResult, Sampling
-from fastgen_runtime.front.goodness import Timings
+from fastgen_runtime.engine.step import ChunkResult, Sampling, Step
 
 END: Final = 1
 """The token that ends an answer; all others are 0."""
@@ -26,55 +26,8 @@ _TOKEN: Final = ChunkResult(0)
 _LAST_TOKEN: Final = ChunkResult(END)
 _NO_TOKEN: Final = ChunkResult()
 _GREEDY: Final = Sampling(temperature=0.0)
-_MOST_STEPS: Final = 1 << 20
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """A client's request on its way. timings: as the replica that answers it notes them."""
-
-    id: str
-    arrived: float
-    prompt_tokens: int
-    output_tokens: int
-    timings: Timings
-    retried: bool = False
-
-
-@dataclass(slots=True)
-class _Run:
-    """Unchanged steps under way: the first one took from `begun` to `begun + first` seconds, each
-    takes `growth` longer than the one before; `left` of them are to be done."""
-
-    begun: float
-    first: float
-    growth: float
-    left: int
-
-    def end_of(self, steps: int) -> float:
-        return self.begun + steps * self.first + self.growth * (steps * (steps - 1) / 2)
-
-    def done_by(self, now: float) -> int:
-        """Steps that have ended by `now`."""
-        spent = now - self.begun
-        if spent < self.first:
-            return 0
-        if self.growth > 0:
-            linear = self.first - self.growth / 2
-            root = sqrt(linear * linear + 2 * self.growth * spent)
-            steps = int((root - linear) / self.growth)
-        else:
-            steps = int(spent / self.first)
-        while steps < self.left and self.end_of(steps + 1) <= now:
-            steps += 1
-        while steps > 0 and self.end_of(steps) > now:
-            steps -= 1
-        return min(steps, self.left)
-
-    def skip(self, steps: int) -> None:
-        self.begun = self.end_of(steps)
-        self.first += self.growth * steps
-        self.left -= steps
+_MOST_STEPS: Final = 64
+"""Taken together at most: an arrival cuts most runs short."""
 
 
 class Replica:
@@ -108,9 +61,7 @@ class Replica:
         )
         self._inbox: list[Call] = []
         self._scheduled: Scheduled | None = None
-        self._run: _Run | None = None
-        self._is_settled = False
-        """The last planned step gave one token to each answer, and changed nothing else."""
+        self._run: Run | None = None
 
     @property
     def num_running(self) -> int:
@@ -154,19 +105,18 @@ class Replica:
     def _cut(self, now: float) -> None:
         """Ends a run of steps with the one that is under way."""
         self.settle(now)
-        if self._run is not None:
-            self._run.left = 1
-            self.ends_at = self._run.end_of(1)
+        run = self._run
+        if run is not None:
+            del run.ends[run.done + 1 :]
+            self.ends_at = run.ends[-1]
 
     def settle(self, now: float) -> None:
         """Notes the steps of a run that have ended, so that what others read is true."""
         run = self._run
         if run is None:
             return
-        steps = min(run.done_by(now), run.left - 1)
-        if steps:
-            self._note_steps(run, steps)
-            run.skip(steps)
+        # The last step may end answers, which is an event of its own.
+        self._note_steps(run, min(run.ended_by(now), len(run.ends) - 1 - run.done))
 
     def finish_step(self) -> None:
         """What is under way has ended, at `ends_at`; begins the next step."""
@@ -174,94 +124,106 @@ class Replica:
         now, self.ends_at = self.ends_at, None
         if self._run is not None:
             run, self._run = self._run, None
-            self._note_steps(run, run.left)
+            self._note_steps(run, len(run.ends) - 1 - run.done)
+            self._note_last_step(now)
         elif self._scheduled is not None:
-            self._commit(self._scheduled, now)
-            self._scheduled = None
+            step, self._scheduled = self._scheduled.step, None
+            self.num_steps += 1
+            self._commit(step, now)
         self._begin(now)
 
-    def _note_steps(self, run: _Run, steps: int) -> None:
+    def _note_steps(self, run: Run, steps: int) -> None:
         """Each running answer has got `steps` more tokens."""
-        first, last, end = run.end_of(1), run.first + run.growth * (steps - 1), run.end_of(steps)
-        blocks, zeros = self._scheduler.blocks, [0] * steps
-        for request in self._scheduler.running:
+        if steps < 1:
+            return
+        first, end = run.ends[run.done], run.ends[run.done + steps - 1]
+        # Contexts grow, so of steps in a row the last one takes longest.
+        last = end - run.ends[run.done + steps - 2] if steps > 1 else 0.0
+        run.done += steps
+        running = self._scheduler.running
+        self._give_tokens(running, steps)
+        for request in running:
+            times = self.calls[request.request_id].timings.choices[0]
+            assert times.last is not None
+            gap = first - times.last
+            if gap > times.longest_gap or last > times.longest_gap:
+                times.longest_gap = max(gap, last)
+            times.last = end
+            times.count += steps
+        self.num_output_tokens += steps * len(running)
+        self.num_steps += steps
+
+    def _give_tokens(self, requests: Sequence[Request], steps: int) -> None:
+        self._give_blocks(requests, steps)
+        zeros = [0] * steps
+        for request in requests:
             request.token_ids += zeros
             request.num_computed += steps
-            request.num_counted = max(request.num_counted, request.num_computed)
-            missing = blocks_for(request.num_computed, blocks.block_size) - len(request.block_ids)
-            if missing > 0:
+            if request.num_computed > request.num_counted:
+                request.num_counted = request.num_computed
+
+    def _give_blocks(self, requests: Sequence[Request], steps: int) -> None:
+        """Blocks for `steps` more tokens of each; there are enough of them."""
+        blocks = self._scheduler.blocks
+        size = blocks.block_size
+        for request in requests:
+            if request.num_computed + steps > size * len(request.block_ids):
+                missing = blocks_for(request.num_computed + steps, size) - len(request.block_ids)
                 reserved = blocks.reserve(missing)
                 assert reserved is not None, "a run of steps takes no more blocks than are free"
                 request.block_ids += reserved
-            times = self.calls[request.request_id].timings.choices[0]
-            assert times.last is not None
-            times.longest_gap = max(times.longest_gap, first - times.last, last)
-            times.last = end
-            times.count += steps
-        self.num_output_tokens += steps * self.num_running
-        self.num_steps += steps
+
+    def _note_last_step(self, now: float) -> None:
+        """One more step of a run, in which answers may end: those the scheduler sees to."""
+        ending: list[Request] = []
+        going: list[Request] = []
+        for request in self._scheduler.running:
+            left = self.calls[request.request_id].output_tokens - request.num_output_tokens
+            (ending if left == 1 else going).append(request)
+        self._give_tokens(going, 1)
+        for request in going:
+            self.calls[request.request_id].timings.choices[0].note(now)
+        self.num_output_tokens += len(going)
+        self.num_steps += 1
+        if ending:
+            self._give_blocks(ending, 1)
+            chunks = tuple(make_chunk(request, 1, (END,)) for request in ending)
+            self._commit(Step(chunks), now)
 
     def _begin(self, now: float) -> None:
         for call in self._inbox:
             self._add(call, now)
-            self._is_settled = False
         self._inbox.clear()
         scheduler = self._scheduler
         if not scheduler.running and not scheduler.waiting:
             return
         steps = self._unchanged_steps()
-        if steps >= 1:
-            cost, running = self.profile.cost, scheduler.running
-            count = len(running)
-            attended = sum(request.num_computed for request in running) + count
-            first = cost.base + count * (cost.per_token + cost.per_request)
-            first += cost.per_attended * attended
-            self._run = _Run(now, first, cost.per_attended * count, steps)
-            self.ends_at = self._run.end_of(steps)
+        if steps:
+            self._run = Run(ends_of(scheduler.running, self.profile.cost, now, steps))
+            self.ends_at = self._run.ends[-1]
             return
-        preemptions = scheduler.num_preemptions
         scheduled = scheduler.schedule(now, self._budget(now))
         self.num_planned_steps += 1
         self._scheduled = scheduled
         self.ends_at = now + self.profile.cost.seconds(shape_of(scheduled.step))
         # Whoever waits now is let in by no later step either, until an answer ends.
-        self._is_settled = preemptions == scheduler.num_preemptions and all(
-            c.sampling and len(c.token_ids) == 1 for c in scheduled.step.chunks
-        )
 
     def _unchanged_steps(self) -> int:
-        """How many steps will only add a token to each answer, the last tokens left out."""
+        """How many steps only add a token to each answer, up to the one that ends the first."""
         running = self._scheduler.running
         if not self._fast_forward or not running:
             return 0
-        if self._scheduler.waiting and not self._is_settled:
+        # Running answers come nearer to their ends, so memory for one that waits may be foreseen
+        # at any step; a place becomes free only when an answer ends.
+        if self._scheduler.waiting and len(running) < self._limits.max_running:
             return 0
         steps = _MOST_STEPS
         for request in running:
             if request.first_token_at is None or request.num_owed != 1:
                 return 0
             left = self.calls[request.request_id].output_tokens - request.num_output_tokens
-            steps = min(steps, left - 1)
-        return steps if steps < 1 else self._with_blocks(steps)
-
-    def _with_blocks(self, steps: int) -> int:
-        """The most steps, up to `steps`, for which there are blocks."""
-        pool = self._scheduler.blocks
-        requests: list[Request] = list(self._scheduler.running)
-
-        def missing(count: int) -> int:
-            return sum(
-                max(0, blocks_for(r.num_computed + count, pool.block_size) - len(r.block_ids))
-                for r in requests
-            )
-
-        if len(requests) * (steps // pool.block_size + 1) <= pool.num_free:
-            return steps
-        low, high = 0, steps
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if missing(middle) <= pool.num_free else (low, middle - 1)
-        return low
+            steps = min(steps, left)
+        return steps_with_blocks(running, self._scheduler.blocks, steps)
 
     def _add(self, call: Call, now: float) -> None:
         new = NewRequest(
@@ -291,24 +253,22 @@ class Replica:
             now,
         )
 
-    def _commit(self, scheduled: Scheduled, now: float) -> None:
+    def _commit(self, step: Step, now: float) -> None:
         results = []
-        for chunk in scheduled.step.chunks:
+        for chunk in step.chunks:
             if chunk.sampling is None:
                 results.append(_NO_TOKEN)
                 continue
             call = self.calls[chunk.request_id]
             is_last = call.timings.choices[0].count + 1 >= call.output_tokens
             results.append(_LAST_TOKEN if is_last else _TOKEN)
-        committed = self._scheduler.commit(scheduled.step, results, now)
-        self.num_steps += 1
+        committed = self._scheduler.commit(step, results, now)
         self.num_prompt_tokens += committed.num_prompt_tokens
         self.num_output_tokens += committed.num_output_tokens
         for token in committed.tokens:
             call = self.calls[token.request_id]
             call.timings.note_token(now)
             if token.finish is not None:
-                self._is_settled = False
                 del self.calls[token.request_id]
                 self._on_end(call, now)
 

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
 from typing import Final
 
@@ -11,16 +12,19 @@ LOOKBACK_SECONDS: Final = 300.0
 KEPT_SECONDS: Final = 660.0
 
 
+Row = tuple[float, ...]
+
+
 @dataclass(slots=True)
 class Series:
     """Samples of several metrics of one target, scraped together; `rows` beside `times`."""
 
     times: list[float] = field(default_factory=list)
-    rows: list[tuple[float, ...]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     stale_since: float | None = None
     """Since when scrapes fail or the target is gone; then it has no value at an instant."""
 
-    def append(self, time: float, row: tuple[float, ...]) -> None:
+    def append(self, time: float, row: Row) -> None:
         self.stale_since = None
         self.times.append(time)
         self.rows.append(row)
@@ -33,12 +37,12 @@ class Series:
         if self.stale_since is None:
             self.stale_since = time
 
-    def window(self, now: float, seconds: float) -> tuple[Sequence[float], Sequence[tuple]]:
+    def window(self, now: float, seconds: float) -> tuple[list[float], list[Row]]:
         """Samples of a range vector: (now - seconds, now]."""
         first, last = bisect_right(self.times, now - seconds), bisect_right(self.times, now)
         return self.times[first:last], self.rows[first:last]
 
-    def latest(self, now: float) -> tuple[float, tuple[float, ...]] | None:
+    def latest(self, now: float) -> tuple[float, Row] | None:
         """The time and values of an instant vector; None when there are none or stale ones."""
         if self.stale_since is not None and self.stale_since <= now:
             return None
@@ -63,7 +67,7 @@ def increase(
     if len(times) < 2:
         return None
     delta = values[-1] - values[0]
-    for before, after in zip(values, values[1:], strict=False):
+    for before, after in pairwise(values):
         if after < before:
             delta += before
     sampled = times[-1] - times[0]
@@ -95,9 +99,7 @@ def quantile(q: float, bounds: Sequence[float], counts: Sequence[float]) -> floa
     if total <= 0:
         return None
     rank = q * total
-    for place, count in enumerate(counts):
-        if count >= rank:
-            break
+    place = next(i for i, count in enumerate(counts) if count >= rank)
     if bounds[place] == inf:
         return bounds[-2]
     low, below = (bounds[place - 1], counts[place - 1]) if place else (0.0, 0.0)

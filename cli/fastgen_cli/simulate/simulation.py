@@ -9,13 +9,13 @@ from fastgen_api.spec import SLO
 from fastgen_balancer.load import INTERVAL_SECONDS
 from fastgen_balancer.pick import Refusal
 from fastgen_cli.simulate.balancing import Balancing
+from fastgen_cli.simulate.call import Call
 from fastgen_cli.simulate.events import Events
 from fastgen_cli.simulate.fleet import Fleet, FleetSetup
 from fastgen_cli.simulate.ledger import Ledger
 from fastgen_cli.simulate.monitoring import CENSUS_SECONDS, SCRAPE_SECONDS, Monitoring, Outage
 from fastgen_cli.simulate.pods import Phase, Supply
 from fastgen_cli.simulate.profile import Profile
-from fastgen_cli.simulate.replica import Call
 from fastgen_cli.simulate.result import Moment, Result, result_of
 from fastgen_cli.simulate.scaler import Scaler
 from fastgen_cli.simulate.trace import Arrival, Trace
