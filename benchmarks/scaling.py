@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 import scaling_plots
 
-from fastgen_api.spec import Engine, Model, Scaling, Spec
 from fastgen_balancer.scaling_policy import target_ratio
 from fastgen_cli.simulate import oracle
 from fastgen_cli.simulate.comparison import (
@@ -33,13 +32,11 @@ from fastgen_cli.simulate.comparison import (
     tuned,
 )
 from fastgen_cli.simulate.rivals.grid import RIVALS, World
-from fastgen_cli.simulate.scaler import OwnScaler
 from fastgen_cli.simulate.scenarios import SLO_OF_ALL, Scenario, scenarios
-from fastgen_cli.simulate.simulation import Setup, simulate
+from fastgen_cli.simulate.simulation import own_scaler, simulate
 
-QUICK_SHARE: Final = 0.1
+QUICK_SHARE: Final = 0.45
 QUICK_TRIES: Final = 2
-QUICK_GRID: Final = 1
 FAST_FORWARD_SECONDS: Final = 300.0
 
 
@@ -49,18 +46,7 @@ class Scale:
 
     share: float
     tries: int
-    grid: int
-
-
-def own_scaler(setup: Setup) -> OwnScaler:
-    """FastGen's, with its defaults: nothing is tuned."""
-    spec = Spec(
-        Model("file:///model"),
-        Engine(max_concurrent_requests=setup.profile.max_concurrent_requests),
-        setup.slo,
-        scaling=Scaling(min_replicas=setup.min_replicas, max_replicas=setup.max_replicas),
-    )
-    return OwnScaler(spec, setup.profile.cold_start_seconds)
+    is_tuned: bool
 
 
 def run_own(scenario: Scenario) -> Score:
@@ -120,7 +106,6 @@ class Board:
 
     def run(self) -> tuple[list[Score], list[Score]]:
         """Scores of the tuned parts, and of the scored ones."""
-        grid = range(1 + min(self._scale.grid, max(len(r.grid) for r in RIVALS)))
         with ProcessPoolExecutor(self._jobs) as pool:
             scored = [
                 # The longest ones first.
@@ -130,11 +115,11 @@ class Board:
             tuning: dict[tuple[int, int], list[Future[Score]]] = {}
             for place, scenario in enumerate(self._scenarios):
                 for rival, one in enumerate(RIVALS):
-                    tuning[place, rival] = [
-                        pool.submit(run_rival, scenario, rival, setting, True)
-                        for setting in grid
-                        if setting <= len(one.grid)
-                    ]
+                    if self._scale.is_tuned:
+                        tuning[place, rival] = [
+                            pool.submit(run_rival, scenario, rival, setting, True)
+                            for setting in range(1 + len(one.grid))
+                        ]
                     scored.append(pool.submit(run_rival, scenario, rival, 0, False))
             tuned_scores = []
             for (place, rival), futures in tuning.items():
@@ -150,7 +135,8 @@ class Board:
         score = future.result()
         self._done += 1
         minutes = (time.monotonic() - self._begun) / 60
-        print(f"\r{self._done} simulations, {minutes:.1f} min", end="", file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"\r{self._done} simulations, {minutes:.1f} min", end="", file=sys.stderr)
         return score
 
 
@@ -204,15 +190,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--traces", type=Path, help="folder of azure_llm_2023_{code,conv}.csv")
     parser.add_argument("--only", help="scenarios whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="a tenth of each, small grids")
+    parser.add_argument("--quick", action="store_true", help="the first half of each, no tuning")
     parser.add_argument("--share", type=float, help="of each scenario, from its begin")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     given = parser.parse_args()
     share = given.share or (QUICK_SHARE if given.quick else 1.0)
-    scale = Scale(
-        share, QUICK_TRIES if given.quick else oracle.TRIES, QUICK_GRID if given.quick else 99
-    )
+    scale = Scale(share, QUICK_TRIES if given.quick else oracle.TRIES, not given.quick)
     found = scenarios(given.traces, scale.share)
     found = tuple(s for s in found if given.only is None or given.only in s.name)
     if not found:

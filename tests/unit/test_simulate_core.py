@@ -10,10 +10,6 @@ from fastgen_api.names import Outcome
 from fastgen_api.spec import (
     SLO,
     BudgetMode,
-    Engine,
-    Model,
-    Scaling,
-    Spec,
     TimePerOutputToken,
     TimeToFirstToken,
     TokenGap,
@@ -24,8 +20,8 @@ from fastgen_cli.simulate.pods import Supply
 from fastgen_cli.simulate.profile import LLAMA8B_L4, Profile
 from fastgen_cli.simulate.replica import Replica
 from fastgen_cli.simulate.result import percentile, reversals
-from fastgen_cli.simulate.scaler import FixedScaler, OwnScaler
-from fastgen_cli.simulate.simulation import Setup, pace_of, simulate
+from fastgen_cli.simulate.scaler import FixedScaler
+from fastgen_cli.simulate.simulation import Setup, own_scaler, pace_of, simulate
 from fastgen_cli.simulate.trace import Arrival, Trace
 from fastgen_runtime.front.goodness import Timings
 
@@ -60,16 +56,6 @@ profiles = st.builds(
 def setup_of(trace: Trace, profile: Profile = LLAMA8B_L4, **changes: object) -> Setup:
     setup = Setup(trace, 90.0, profile, SLO_, max_replicas=4, initial_replicas=2)
     return replace(setup, **changes)  # type: ignore[arg-type]
-
-
-def own(setup: Setup) -> OwnScaler:
-    spec = Spec(
-        Model("file:///model"),
-        Engine(max_concurrent_requests=setup.profile.max_concurrent_requests),
-        SLO_,
-        scaling=Scaling(max_replicas=setup.max_replicas),
-    )
-    return OwnScaler(spec, setup.profile.cold_start_seconds)
 
 
 def steady(rate: float, seconds: float, prompt: int = 600, output: int = 150) -> Trace:
@@ -126,7 +112,7 @@ def test_each_request_ends_once(
         outages=(Outage(20.0, 50.0, outage),),
         seed=seed,
     )
-    result = simulate(setup, own(setup))
+    result = simulate(setup, own_scaler(setup))
     assert result.requests == sum(result.outcomes.values()) == len(trace)
     assert sorted(e.arrived for e in result.entries) == [a.at for a in trace]
     if not crashes and not result.outcomes[Outcome.REFUSED] and not result.outcomes[Outcome.ERROR]:
@@ -190,7 +176,7 @@ def test_own_scaler_holds_while_metrics_are_missing() -> None:
     trace = steady(2.0, 400.0)
     for kind in OutageKind:
         setup = setup_of(trace, seconds=400.0, outages=(Outage(150.0, 350.0, kind),))
-        result = simulate(setup, own(setup))
+        result = simulate(setup, own_scaler(setup))
         during = {m.wanted for m in result.timeline if 150 <= m.at < 350}
         before = [m.wanted for m in result.timeline if m.at < 150][-1]
         assert min(during, default=before) >= before

@@ -22,7 +22,7 @@ INTERVAL_SECONDS: Final = 30.0
 LEAST_UTILISATION: Final = 0.2
 MOST_UTILISATION: Final = 1.3
 BISECTIONS: Final = 5
-TRIES: Final = 16
+TRIES: Final = 12
 USUAL_BATCH: Final = 24
 """Answers that share a step's fixed time, where work is estimated."""
 
@@ -72,7 +72,7 @@ def run(setup: Setup, plan: Plan) -> Result:
     def wanted(now: float) -> int:
         return plan[min(len(plan) - 1, int(now / INTERVAL_SECONDS))]
 
-    return simulate(setup, FixedScaler(wanted))
+    return simulate(setup, FixedScaler(wanted, interval_seconds=1.0))
 
 
 def search(setup: Setup, seed: int = 0, tries: int = TRIES) -> Oracle:
@@ -127,23 +127,24 @@ def shorter(plan: Sequence[int], length: int, least: int, rng: Random) -> Plan |
 
 
 def smallest_fleet(
-    setup: Setup, tell: Callable[[int], None] | None = None
+    setup: Setup,
+    begin: Callable[[int], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> tuple[int, Result] | None:
-    """The fewest replicas that meet the SLO when their number never changes; None: none do."""
+    """The fewest replicas that meet the SLO when their number never changes; None: none do.
+
+    begin: told the number that is tried next; progress: the share of that run.
+    """
     wanted = target_ratio(setup.slo) or 0.0
-    low, high = setup.min_replicas, setup.max_replicas
+    low, high = max(1, setup.min_replicas), setup.max_replicas
     best: tuple[int, Result] | None = None
     while low <= high:
         middle = (low + high) // 2
-        if tell:
-            tell(middle)
-        fixed = _fixed(setup, middle)
-        if fixed.good_ratio >= wanted:
-            best, high = (middle, fixed), middle - 1
+        if begin:
+            begin(middle)
+        result = simulate(replace(setup, initial_replicas=middle), FixedScaler(middle), progress)
+        if result.good_ratio >= wanted:
+            best, high = (middle, result), middle - 1
         else:
             low = middle + 1
     return best
-
-
-def _fixed(setup: Setup, count: int) -> Result:
-    return simulate(replace(setup, initial_replicas=count), FixedScaler(count))

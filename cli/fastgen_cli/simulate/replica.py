@@ -16,6 +16,7 @@ from fastgen_runtime.engine.blocks import BlockPool, blocks_for
 from fastgen_runtime.engine.budget import Budget, Pace, choose_budget
 from fastgen_runtime.engine.chunk import make_chunk
 from fastgen_runtime.engine.latency import shape_of
+from fastgen_runtime.engine.outlook import Outlook
 from fastgen_runtime.engine.request import NewRequest, Request
 from fastgen_runtime.engine.scheduler import Scheduled, Scheduler
 from fastgen_runtime.engine.step import ChunkResult, Sampling, Step
@@ -213,17 +214,28 @@ class Replica:
         running = self._scheduler.running
         if not self._fast_forward or not running:
             return 0
-        # Running answers come nearer to their ends, so memory for one that waits may be foreseen
-        # at any step; a place becomes free only when an answer ends.
-        if self._scheduler.waiting and len(running) < self._limits.max_running:
-            return 0
+        waiting = self._scheduler.waiting
         steps = _MOST_STEPS
+        if waiting and len(running) < self._limits.max_running:
+            # Running answers come nearer to their ends, so memory for one that waits may be
+            # foreseen at any step; a place becomes free only when an answer ends.
+            if self._is_foreseen(waiting[0]):
+                return 0
+            steps = 1
         for request in running:
             if request.first_token_at is None or request.num_owed != 1:
                 return 0
             left = self.calls[request.request_id].output_tokens - request.num_output_tokens
             steps = min(steps, left)
         return steps_with_blocks(running, self._scheduler.blocks, steps)
+
+    def _is_foreseen(self, request: Request) -> bool:
+        """Whether the scheduler would let a waiting request in: where nothing is shared, memory
+        alone decides it."""
+        pool, history = self._scheduler.blocks, self._scheduler._history
+        held = [(one, 0) for one in self._scheduler.running]
+        outlook = Outlook(held, history, pool.block_size)
+        return outlook.fits(request, 0, 0, pool.num_blocks)
 
     def _add(self, call: Call, now: float) -> None:
         new = NewRequest(

@@ -22,8 +22,8 @@ SLO_OF_ALL: Final = SLO(
 )
 """FastGen's allowance per prompt token; twice the speed of reading."""
 MAX_REPLICAS: Final = 16
-AZURE_SCALE: Final = {"code": 1.5, "conv": 1.6}
-"""How many times as many requests: then their peaks take 10 to 16 replicas."""
+AZURE_SCALE: Final = {"code": 1.5, "conv": 1.25}
+"""How many times as many requests: then they take 1 to 16 replicas."""
 TUNING_SEED: Final = 1
 SCORING_SEED: Final = 2
 AZURE_FILE: Final = "azure_llm_2023_{name}.csv"
@@ -88,15 +88,15 @@ def _with_late_gpus(setup: Setup) -> Setup:
 
 
 SHAPES: Final = (
-    _Shape("steady", steady(4.0), 4.0, 3600.0, 5, is_steady=True),
-    _Shape("step", step(2.0, 8.0, 600.0, 1800.0), 8.0, 2700.0, 3),
+    _Shape("steady", steady(4.0), 4.0, 1800.0, 5, is_steady=True),
+    _Shape("step", step(2.0, 8.0, 400.0, 1300.0), 8.0, 2100.0, 3),
     _Shape("spike ×10", step(1.0, 10.0, 600.0, 720.0), 10.0, 1800.0, 2),
-    _Shape("diurnal day in 2 h", diurnal(0.5, 8.0, 7200.0), 8.0, 7200.0, 1),
+    _Shape("diurnal day in 1 h", diurnal(0.5, 8.0, 3600.0), 8.0, 3600.0, 1),
     _Shape("metric outage at peak", diurnal(1.0, 8.0, 2400.0), 8.0, 2400.0, 2, _with_outage),
-    _Shape("slow GPUs arriving late", ramp(2.0, 7.0, 300.0, 1500.0), 7.0, 2700.0, 3,
+    _Shape("slow GPUs arriving late", ramp(2.0, 7.0, 300.0, 1200.0), 7.0, 2100.0, 3,
            _with_late_gpus),
 )  # fmt: skip
-"""The day is pressed into two hours: a cold start is as long as twelve minutes of it."""
+"""The day is pressed into an hour: a cold start is as long as 24 minutes of it."""
 
 
 def synthetic(shape: _Shape, share: float = 1.0) -> Scenario:

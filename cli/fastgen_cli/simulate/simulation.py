@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from fastgen_api.spec import SLO
+from fastgen_api.spec import SLO, Engine, Model, Scaling, Spec
 from fastgen_balancer.load import INTERVAL_SECONDS
 from fastgen_balancer.pick import Refusal
 from fastgen_cli.simulate.balancing import Balancing
@@ -17,7 +17,7 @@ from fastgen_cli.simulate.monitoring import CENSUS_SECONDS, SCRAPE_SECONDS, Moni
 from fastgen_cli.simulate.pods import Phase, Supply
 from fastgen_cli.simulate.profile import Profile
 from fastgen_cli.simulate.result import Moment, Result, result_of
-from fastgen_cli.simulate.scaler import Scaler
+from fastgen_cli.simulate.scaler import OwnScaler, Scaler
 from fastgen_cli.simulate.trace import Arrival, Trace
 from fastgen_runtime.engine.budget import Pace
 from fastgen_runtime.front.goodness import End, Timings
@@ -55,6 +55,17 @@ def pace_of(slo: SLO) -> Pace:
         first_token_seconds=ttft.milliseconds / 1e3 if ttft else 0.0,
         seconds_per_prompt_token=ttft.per_prompt_token_microseconds / 1e6 if ttft else 0.0,
     )
+
+
+def own_scaler(setup: Setup) -> OwnScaler:
+    """FastGen's, with the defaults of a FastGenDeployment."""
+    spec = Spec(
+        Model("file:///model"),
+        Engine(max_concurrent_requests=setup.profile.max_concurrent_requests),
+        setup.slo,
+        scaling=Scaling(min_replicas=setup.min_replicas, max_replicas=setup.max_replicas),
+    )
+    return OwnScaler(spec, setup.profile.cold_start_seconds)
 
 
 def simulate(
