@@ -194,3 +194,14 @@ def test_percentiles_are_values_that_were_seen() -> None:
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
     assert percentile([], 0.5) is None
+
+
+def test_a_simulation_ends_once_its_goal_is_out_of_reach() -> None:
+    setup = setup_of(steady(20.0, 60.0), max_replicas=1, initial_replicas=1)
+    whole = simulate(setup, FixedScaler(1))
+    short = simulate(setup, FixedScaler(1), least_good_ratio=0.9)
+    assert whole.good_ratio < 0.9
+    assert short.good_ratio < 0.9
+    assert short.requests < whole.requests
+    reached = simulate(setup, FixedScaler(1), least_good_ratio=whole.good_ratio)
+    assert reached == whole

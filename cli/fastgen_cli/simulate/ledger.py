@@ -43,6 +43,11 @@ class Ledger:
     arrived_prompt_tokens: int = 0
     ended_output_tokens: int = 0
 
+    @property
+    def num_bad(self) -> int:
+        good = self.outcomes[Outcome.GOOD] + self.outcomes[Outcome.EXCLUDED]
+        return len(self.entries) - good
+
     def arrive(self, call: Call) -> None:
         self.arrived += 1
         self.arrived_prompt_tokens += call.prompt_tokens

@@ -66,13 +66,15 @@ def planned(setup: Setup, utilisation: float) -> Plan:
     )
 
 
-def run(setup: Setup, plan: Plan) -> Result:
-    """The plan in the simulator."""
+def run(setup: Setup, plan: Plan, least_good_ratio: float = 0.0) -> Result:
+    """The plan in the simulator, to the end or until the share of good requests is out of reach."""
 
     def wanted(now: float) -> int:
         return plan[min(len(plan) - 1, int(now / INTERVAL_SECONDS))]
 
-    return simulate(setup, FixedScaler(wanted, interval_seconds=1.0))
+    return simulate(
+        setup, FixedScaler(wanted, interval_seconds=1.0), least_good_ratio=least_good_ratio
+    )
 
 
 def search(setup: Setup, seed: int = 0, tries: int = TRIES) -> Oracle:
@@ -80,7 +82,7 @@ def search(setup: Setup, seed: int = 0, tries: int = TRIES) -> Oracle:
     target = target_ratio(setup.slo)
     wanted = 1.0 if target is None else target
     most = planned(setup, LEAST_UTILISATION)
-    best = Oracle(most, run(setup, most), True)
+    best = Oracle(most, run(setup, most, wanted), True)
     if best.result.good_ratio < wanted:
         top = tuple([setup.max_replicas] * len(most))
         result = run(setup, top)
@@ -91,7 +93,7 @@ def search(setup: Setup, seed: int = 0, tries: int = TRIES) -> Oracle:
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         plan = planned(setup, middle)
-        result = run(setup, plan)
+        result = run(setup, plan, wanted)
         if result.good_ratio >= wanted:
             low = middle
             best = _better(best, Oracle(plan, result, True))
@@ -110,7 +112,7 @@ def _trimmed(setup: Setup, best: Oracle, wanted: float, rng: Random, tries: int)
     for attempt in range(tries):
         plan = shorter(best.plan, length, setup.min_replicas, rng)
         if plan is not None:
-            result = run(setup, plan)
+            result = run(setup, plan, wanted)
             if result.good_ratio >= wanted:
                 best = _better(best, Oracle(plan, result, True))
                 continue
@@ -142,7 +144,12 @@ def smallest_fleet(
         middle = (low + high) // 2
         if begin:
             begin(middle)
-        result = simulate(replace(setup, initial_replicas=middle), FixedScaler(middle), progress)
+        result = simulate(
+            replace(setup, initial_replicas=middle),
+            FixedScaler(middle),
+            progress,
+            least_good_ratio=wanted,
+        )
         if result.good_ratio >= wanted:
             best, high = (middle, result), middle - 1
         else:

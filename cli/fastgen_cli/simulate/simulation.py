@@ -69,19 +69,32 @@ def own_scaler(setup: Setup) -> OwnScaler:
 
 
 def simulate(
-    setup: Setup, scaler: Scaler, progress: Callable[[float], None] | None = None
+    setup: Setup,
+    scaler: Scaler,
+    progress: Callable[[float], None] | None = None,
+    *,
+    least_good_ratio: float = 0.0,
 ) -> Result:
-    """Runs to the end of the last request. progress: told the share that is done."""
-    return _Simulation(setup, scaler, progress).run()
+    """Runs to the end of the last request. progress: told the share that is done.
+
+    least_good_ratio: ends as soon as so large a share of good requests is out of reach; the share
+    of those that have ended is below it, too, then.
+    """
+    return _Simulation(setup, scaler, progress, least_good_ratio).run()
 
 
 class _Simulation:
     """Invariant: `_open` holds each request that has arrived and is in no ledger yet."""
 
     def __init__(
-        self, setup: Setup, scaler: Scaler, progress: Callable[[float], None] | None
+        self,
+        setup: Setup,
+        scaler: Scaler,
+        progress: Callable[[float], None] | None,
+        least_good_ratio: float,
     ) -> None:
         self._setup = setup
+        self._most_bad = (1 - least_good_ratio) * len(setup.trace)
         self._scaler = scaler
         self._progress = progress
         self._events = Events()
@@ -130,8 +143,11 @@ class _Simulation:
         while events.step() and events.now <= end:
             if not self._open and self._is_over() and events.now >= setup.seconds:
                 break
-        for call in list(self._open.values()):
-            self._enter(call, End.DEADLINE)
+            if self._ledger.num_bad > self._most_bad + 1e-6:
+                break
+        else:
+            for call in list(self._open.values()):
+                self._enter(call, End.DEADLINE)
         seconds = self._fleet.gpu_seconds(setup.seconds)
         steps = [pod.replica for pod in self._fleet.pods if pod.replica]
         return result_of(
