@@ -26,7 +26,7 @@ SLO = "ttft=1s+2000us,tpot=125ms,gap=500ms,percent=95"
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "my.csv"
-    rows = [f"{i * 0.5},{300 + i},{20 + i % 30}" for i in range(200)]
+    rows = [f"{i * 0.5},{300 + i},{20 + i % 30}" for i in range(100)]
     path.write_text("\n".join(["timestamp,prompt_tokens,output_tokens", *rows]) + "\n")
     return path
 
@@ -43,9 +43,9 @@ def test_it_answers_how_many_gpus_what_goodness_and_what_cost(trace: Path, tmp_p
     assert plot.read_bytes().startswith(b"\x89PNG")
     report = msgspec.json.decode(output.read_bytes(), type=Report)
     assert report.schema == SCHEMA
-    assert report.trace.requests == 200
+    assert report.trace.requests == 100
     own, fixed = report.runs
-    assert own.requests == sum(own.outcomes.values()) == 200
+    assert own.requests == sum(own.outcomes.values()) == 100
     assert fixed.meets_slo
     assert fixed.most_replicas == report.smallest_fixed_fleet
     tokens = report.trace.prompt_tokens + report.trace.output_tokens
@@ -105,15 +105,14 @@ def test_the_oracle_meets_the_slo_with_less_than_a_fixed_fleet() -> None:
     setup = small()
     fixed = smallest_fleet(setup)
     assert fixed is not None
-    found = search(setup, tries=4)
+    found = search(setup, tries=2)
     assert found.meets
     assert found.result.good_ratio >= 0.99
     assert found.result.replica_hours < fixed[1].replica_hours
-    assert found == search(setup, tries=4)
 
 
 def test_the_oracle_says_when_nothing_meets_the_slo() -> None:
-    setup = replace(small(), max_replicas=1, trace=poisson(step(5, 5, 0, 1), 5.0, 240.0, 1))
+    setup = replace(small(), max_replicas=1, trace=poisson(step(5, 5, 0, 1), 5.0, 60.0, 1))
     found = search(setup, tries=1)
     assert not found.meets
     assert set(found.plan) == {1}

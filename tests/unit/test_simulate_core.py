@@ -63,7 +63,7 @@ def steady(rate: float, seconds: float, prompt: int = 600, output: int = 150) ->
     return tuple(Arrival(i / rate, prompt, output) for i in range(count))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(trace=traces, profile=profiles)
 def test_taking_unchanged_steps_together_changes_no_time(trace: Trace, profile: Profile) -> None:
     fast = simulate(setup_of(trace, profile), FixedScaler(2))
@@ -86,7 +86,7 @@ def test_most_steps_are_not_planned_one_by_one() -> None:
     assert result.planned_steps < result.steps / 3
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     trace=traces,
     profile=profiles,
@@ -173,7 +173,7 @@ def test_without_a_ready_replica_requests_are_refused() -> None:
 
 
 def test_own_scaler_holds_while_metrics_are_missing() -> None:
-    trace = steady(2.0, 400.0)
+    trace = steady(2.0, 400.0, 300, 20)
     for kind in OutageKind:
         setup = setup_of(trace, seconds=400.0, outages=(Outage(150.0, 350.0, kind),))
         result = simulate(setup, own_scaler(setup))
@@ -197,7 +197,7 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 
 def test_a_simulation_ends_once_its_goal_is_out_of_reach() -> None:
-    setup = setup_of(steady(20.0, 60.0), max_replicas=1, initial_replicas=1)
+    setup = setup_of(steady(10.0, 30.0, 600, 60), max_replicas=1, initial_replicas=1)
     whole = simulate(setup, FixedScaler(1))
     short = simulate(setup, FixedScaler(1), least_good_ratio=0.9)
     assert whole.good_ratio < 0.9

@@ -6,11 +6,14 @@ import pytest
 
 from fastgen_balancer.promql import Windows
 from fastgen_balancer.signals import LocalSignals, MetricSignals, Unknown
+from fastgen_cli.simulate.monitoring import Outage
 from fastgen_cli.simulate.profile import LLAMA8B_L4
 from fastgen_cli.simulate.rivals import dynamo, hpa, keda, knative, ray_serve, wva
-from fastgen_cli.simulate.rivals.grid import RIVALS, World
+from fastgen_cli.simulate.rivals.grid import RIVALS, Rival, World
 from fastgen_cli.simulate.scaler import Observation, PodReading, Traffic
-from fastgen_cli.simulate.scenarios import SLO_OF_ALL
+from fastgen_cli.simulate.scenarios import PROFILE, SLO_OF_ALL
+from fastgen_cli.simulate.simulation import Setup, simulate
+from fastgen_cli.simulate.workload import poisson, step
 from fastgen_runtime.engine.latency import StepCost
 
 
@@ -300,3 +303,14 @@ def test_every_setting_of_every_grid_can_decide() -> None:
             scaler = setting.make(world)
             assert scaler.interval_seconds > 0
             assert 1 <= scaler.decide(seen) <= 64
+
+
+@pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: rival.name)
+def test_every_rival_scales_a_simulated_fleet(rival: Rival) -> None:
+    """A load of three replicas meets one, and goes again; metrics are missing for a while."""
+    trace = poisson(step(0.2, 4.0, 20.0, 110.0), 4.0, 150.0, 1)
+    setup = Setup(trace, 150.0, PROFILE, SLO_OF_ALL, max_replicas=6, outages=(Outage(65.0, 80.0),))
+    result = simulate(setup, rival.grid[0].make(World(SLO_OF_ALL, PROFILE, 6)))
+    assert result.requests == len(trace)
+    assert result.most_replicas > 1
+    assert result.replica_hours < 6 * 150 / 3600
