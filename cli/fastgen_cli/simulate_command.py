@@ -34,7 +34,7 @@ InitialReplicas = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Ready at the begin; default: what the first half minute takes.",
+        help="Ready at the begin; default: what comes within a cold start.",
         show_default=False,
     ),
 ]

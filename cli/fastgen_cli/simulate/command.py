@@ -29,8 +29,8 @@ from fastgen_cli.simulate.slo import parse_slo
 from fastgen_cli.simulate.trace import clipped, duration_of, read_trace
 
 LEAST_SECONDS: Final = 60.0
-BEGIN_UTILISATION: Final = 0.7
-"""Replicas are there from the begin for the first half minute at this utilisation."""
+BEGIN_UTILISATION: Final = 0.9
+"""Of the replicas that are there from the begin, by what comes until another one could start."""
 
 
 @dataclass(frozen=True, slots=True)

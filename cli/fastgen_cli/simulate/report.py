@@ -202,7 +202,9 @@ def write_plot(report: Report, arrivals: list[float], path: Path) -> None:
         histtype="stepfilled",
         color="lightgrey",
     )
-    load.set(ylabel="requests per second", title=f"{report.trace.file}: {report.trace.requests}")
+    load.set(
+        ylabel="requests per second", title=f"{report.trace.file}: {report.trace.requests} requests"
+    )
     for run in report.runs:
         minutes = [moment[0] / 60 for moment in run.timeline] + [report.trace.seconds / 60]
         ready = [moment[2] for moment in run.timeline]
