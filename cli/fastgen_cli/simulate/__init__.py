@@ -1,0 +1,1 @@
+"""A discrete-event simulation of a FastGenDeployment: its own functions, over a trace."""
