@@ -207,18 +207,18 @@ def test_another_takes_over_from_a_killed_leader(scene: Scene) -> None:
 
 
 def test_what_the_killed_leader_remembered_is_not_forgotten(scene: Scene) -> None:
-    lease = scene.get("lease", f"{NAME}-balancer")
-    memo = read(lease["metadata"]["annotations"][names.MEMO_ANNOTATION])
-    assert memo is not None
-    # The first change was made by a, the second one by b.
-    assert [change.delta for change in memo.memory.changes] == [1, 1]
-    wait_until(
+    # It is written with the next renewal after the next tick.
+    memory = wait_until(
         "the memo has the last number",
         lambda: (
-            (found := read(_memo(scene))) is not None and found.memory.replicas == scene.replicas
+            (found := read(_memo(scene))) is not None
+            and found.memory.replicas == scene.replicas
+            and found.memory
         ),
-        seconds=10,
+        seconds=15,
     )
+    # The first change was made by a, the second one by b.
+    assert [change.delta for change in memory.changes] == [1, 1]
 
 
 def _memo(scene: Scene) -> str:
