@@ -1,37 +1,65 @@
-"""One request on its way, as Envoy tells of it."""
+"""One request on its way, as a proxy tells of it."""
 
 from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
 
 from fastgen_api.names import Header
 from fastgen_balancer.envoy_routes import GENERATE_PATH, HTTP_PREFIX
 from fastgen_balancer.estimate import Size
 from fastgen_balancer.prompt import PromptKeys
 
+UNAVAILABLE: Final[int] = grpc.StatusCode.UNAVAILABLE.value[0]
+UNREAD: Final = Size(0)
+"""Of a body that has not come."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, kw_only=True)
 class Exchange:
     """One request on its way."""
 
     id: str
+    """Under which we count it."""
     method: str
     path: str
     is_grpc: bool
-    size: Size
     began_at: float
     deadline: float | None = None
     """When its client gives up, seconds of the monotonic clock."""
-    keys: PromptKeys | None = None
-    once: bool = False
-    """Whether Envoy may not retry it: it was there when a replica crashed."""
     client_id: str | None = None
     """The request's id, when the client has named a sound one."""
-    placed_at: float | None = None
-    answered: bool = False
-    """Whether the answer has begun: from then on the access log ends it in the books."""
+    size: Size = UNREAD
+    keys: PromptKeys | None = None
+    once: bool = False
+    """Whether it may be tried at one endpoint only: it was there when a replica crashed."""
+    placed: bool = False
+    status: int | None = None
+    """Of the answer; None until it has begun."""
+    grpc_status: int | None = None
+    started: bool = False
+    """Whether tokens came before the status of gRPC."""
 
     @property
     def generates(self) -> bool:
         return is_generation(self.method, self.path, self.is_grpc)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answer has begun."""
+        return self.status is not None
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Whether no replica has answered."""
+        return self.status == 503 or self.grpc_status == UNAVAILABLE
+
+    def begin_answer(self, headers: dict[str, str]) -> None:
+        """Notes the headers of the answer."""
+        self.status = number_of(headers.get(":status", "")) or 0
+        self.grpc_status = number_of(headers.get("grpc-status", ""))
+        # A gRPC refusal is nothing but its status, which comes as a header.
+        self.started = self.status == 200 and "grpc-status" not in headers
 
 
 def is_generation(method: str, path: str, is_grpc: bool) -> bool:
@@ -45,3 +73,15 @@ def is_generation(method: str, path: str, is_grpc: bool) -> bool:
 def own_id(exchange: Exchange) -> dict[str, str]:
     """The header that makes a client's id the request's, for replica, answer and log alike."""
     return {Header.REQUEST_ID: exchange.client_id} if exchange.client_id else {}
+
+
+def fields_of(headers: Any) -> dict[str, str]:
+    """An envoy.config.core.v3.HeaderMap as text."""
+    return {
+        header.key: header.raw_value.decode("latin-1") or header.value for header in headers.headers
+    }
+
+
+def number_of(text: str) -> int | None:
+    """A header's number; None: it is none."""
+    return int(text) if text.isdecimal() else None

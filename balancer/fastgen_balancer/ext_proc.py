@@ -1,61 +1,31 @@
 """Answers Envoy's question for each request: where to?"""
 
-import asyncio
-import itertools
-import math
-import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
-from google.protobuf import duration_pb2, struct_pb2
+from google.protobuf import struct_pb2
 
-from fastgen_api.names import Header, is_request_id
-from fastgen_balancer import estimate
-from fastgen_balancer.deadline import timeout_seconds
-from fastgen_balancer.dispatch import Dispatcher, Held, Placed
-from fastgen_balancer.envoy_listener import MAX_BODY_BYTES, METADATA
+from fastgen_api.names import Header
+from fastgen_balancer.dispatch import Held, Placed
+from fastgen_balancer.envoy_listener import METADATA
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
-from fastgen_balancer.estimate import MalformedBodyError, Size
-from fastgen_balancer.exchange import Exchange, own_id
-from fastgen_balancer.fleet import Fleet
-from fastgen_balancer.metrics import Metrics
-from fastgen_balancer.outcome import outcome_of_abandoned
-from fastgen_balancer.pick import Refusal, Request
-from fastgen_balancer.quarantine import Quarantine, Verdict
-from fastgen_balancer.refusal import header_mutation, immediate_response
-from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
+from fastgen_balancer.exchange import Exchange, fields_of, own_id
+from fastgen_balancer.pick import Refusal
+from fastgen_balancer.reception import Reception, ask_for_patience
+from fastgen_balancer.refusal import header_mutation
 
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
-HOLD_MARGIN_SECONDS: Final = 1.0
-UNAVAILABLE: Final = str(grpc.StatusCode.UNAVAILABLE.value[0])
 
 
 class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc]
     """One stream of Envoy's per request: its headers, its body, then the response's headers."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        fleet: Fleet,
-        quarantine: Quarantine,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        settings: Callable[[], Settings],
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._fleet = fleet
-        self._quarantine = quarantine
-        self._metrics = metrics
-        self._clock = clock
-        self._settings = settings
-        self._tokens_per_byte = estimate.FIRST_TOKENS_PER_BYTE
-        # Ids differ from those of a predecessor, whose log entries may still come.
-        self._prefix = secrets.token_hex(4)
-        self._numbers = itertools.count()
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
 
     async def Process(  # noqa: N802
         self,
@@ -71,39 +41,31 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                     if exchange.generates and not message.request_headers.end_of_stream:
                         yield self._await_body(exchange)
                         continue
-                    async for answer in self._place(exchange, b"", in_body=False):
+                    refusal = self._read(exchange, b"")
+                    async for answer in self._place(exchange, refusal, in_body=False):
                         yield answer
                 elif kind == "request_body" and exchange is not None:
-                    body = message.request_body.body
+                    refusal = self._read(exchange, message.request_body.body)
+                    # A request may wait for long: its body need not.
                     del message
-                    async for answer in self._place(exchange, body, in_body=True):
+                    async for answer in self._place(exchange, refusal, in_body=True):
                         yield answer
                 elif kind == "response_headers":
                     if exchange is not None:
-                        exchange.answered = True
-                        self._note_first_byte(exchange, _headers(message.response_headers))
+                        headers = fields_of(message.response_headers.headers)
+                        exchange.begin_answer(headers)
+                        replica = headers.get(Header.REPLICA)
+                        self._reception.first_byte(exchange, headers, replica)
                     yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         finally:
-            # Of a client that left this early, the access log need not know the pick.
+            # Of a client that left this early, the access log need not know the pick. Once the
+            # answer has begun, it ends the request in the books.
             if exchange is not None and not exchange.answered:
-                self._fleet.end(exchange.id)
-                self._quarantine.ended(exchange.id, well=False)
-                self._dispatcher.pump()
+                self._reception.end(exchange, well=False)
 
     def _begin(self, message: messages.HttpHeaders) -> Exchange:
-        headers = _headers(message)
-        named = headers.get(CLIENT_REQUEST_ID, "")
-        now, timeout = self._clock(), timeout_seconds(headers)
-        return Exchange(
-            id=f"{self._prefix}-{next(self._numbers)}",
-            method=headers.get(":method", ""),
-            path=headers.get(":path", ""),
-            is_grpc=headers.get("content-type", "").startswith("application/grpc"),
-            size=Size(0),
-            began_at=now,
-            deadline=None if timeout is None else now + timeout,
-            client_id=named if is_request_id(named) else None,
-        )
+        headers = fields_of(message.headers)
+        return self._reception.begin(Exchange, headers, headers.get(CLIENT_REQUEST_ID, ""))
 
     def _await_body(self, exchange: Exchange) -> messages.ProcessingResponse:
         common = messages.CommonResponse(header_mutation=header_mutation(own_id(exchange)))
@@ -112,112 +74,30 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         )
 
     def _read(self, exchange: Exchange, body: bytes) -> Refusal | None:
-        """Notes the size and keys of a whole request, or says why it goes nowhere."""
-        exchange.began_at = self._clock()
-        if len(body) > MAX_BODY_BYTES:
-            return Refusal.TOO_LARGE
-        try:
-            reading = estimate.read(body, is_grpc=exchange.is_grpc)
-        except MalformedBodyError:
-            return Refusal.MALFORMED
-        exchange.size, exchange.keys = reading.size, reading.keys
-        return None
+        return self._reception.read(exchange, body) if exchange.generates else None
 
     async def _place(
-        self, exchange: Exchange, body: bytes, *, in_body: bool
+        self, exchange: Exchange, refusal: Refusal | None, *, in_body: bool
     ) -> AsyncIterator[messages.ProcessingResponse]:
         """Says where to, or no; before a wait it asks Envoy for patience."""
-        if exchange.generates and (refusal := self._read(exchange, body)) is not None:
-            yield self._refuse(exchange, refusal)
-            return
-        del body
-        if (refusal := self._judge(exchange)) is not None:
-            yield self._refuse(exchange, refusal)
-            return
-        answer = self._dispatcher.offer(exchange.id, self._request(exchange))
+        answer = refusal or self._reception.offer(exchange)
         if isinstance(answer, Held):
-            seconds = self._patience(exchange, answer)
-            patience = duration_pb2.Duration()
-            patience.FromMilliseconds(round((seconds + HOLD_MARGIN_SECONDS) * 1000))
+            seconds = self._reception.patience(exchange, answer)
             try:
-                yield messages.ProcessingResponse(override_message_timeout=patience)
+                yield ask_for_patience(seconds)
             except GeneratorExit:
-                self._abandon(exchange, answer)
+                self._reception.abandon(exchange, answer)
                 raise
-            answer = await self._wait(exchange, answer, seconds)
-            if isinstance(answer, Placed) and (refusal := self._judge(exchange)) is not None:
-                # Another client's same prompt has crashed replicas meanwhile.
-                self._fleet.end(exchange.id)
-                self._dispatcher.pump()
-                answer = refusal
+            answer = await self._reception.wait(exchange, answer, seconds)
         if isinstance(answer, Refusal):
-            yield self._refuse(exchange, answer)
-            return
-        exchange.placed_at = self._clock()
-        self._metrics.picked()
-        yield self._instruction(exchange, answer, in_body=in_body)
-
-    def _patience(self, exchange: Exchange, held: Held) -> float:
-        """Longest stay in the queue, seconds."""
-        settings = self._settings()
-        longest = settings.hold_seconds if held.without_endpoint else settings.max_wait_seconds
-        longest = min(longest, MAX_HOLD_SECONDS)
-        if exchange.deadline is not None:
-            longest = min(longest, exchange.deadline - self._clock())
-        return max(0.0, longest)
-
-    def _request(self, exchange: Exchange) -> Request:
-        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
-        keys = exchange.keys if self._settings().prefers_prefix else None
-        opening = keys.opening if keys else None
-        return Request(exchange.generates, tokens, opening, exchange.deadline)
-
-    def _judge(self, exchange: Exchange) -> Refusal | None:
-        """Refuses what has crashed replicas; what may have is sent to one only."""
-        if exchange.keys is None:
-            return None
-        verdict = self._quarantine.verdict(exchange.keys.whole)
-        exchange.once = verdict is Verdict.SUSPECT
-        if verdict is Verdict.CONVICTED:
-            return Refusal.QUARANTINED
-        return Refusal.UNDECIDED if verdict is Verdict.UNDECIDED else None
-
-    def _refuse(self, exchange: Exchange, refusal: Refusal) -> messages.ProcessingResponse:
-        self._metrics.refused(refusal, counted=exchange.generates)
-        seconds = None
-        if refusal in (Refusal.QUARANTINED, Refusal.UNDECIDED) and exchange.keys is not None:
-            seconds = math.ceil(self._quarantine.seconds_left(exchange.keys.whole))
-        elif refusal in (Refusal.FULL, Refusal.DEADLINE):
-            seconds = self._dispatcher.retry_after_seconds()
-        response = immediate_response(
-            refusal, is_grpc=exchange.is_grpc, retry_after_seconds=seconds
-        )
-        return messages.ProcessingResponse(immediate_response=response)
-
-    async def _wait(self, exchange: Exchange, held: Held, seconds: float) -> Placed | Refusal:
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.shield(held.placed)
-        except TimeoutError:
-            return held.placed.result() if held.placed.done() else self._dispatcher.withdraw(held)
-        except asyncio.CancelledError:
-            self._abandon(exchange, held)
-            raise
-        finally:
-            held.placed.cancel()
-
-    def _abandon(self, exchange: Exchange, held: Held) -> None:
-        """Takes off the queue a request whose client left: Envoy closed its stream."""
-        self._dispatcher.withdraw(held)
-        if held.placed.done():
-            self._fleet.end(held.id)
-        waited = self._clock() - exchange.began_at
-        self._metrics.ended(outcome_of_abandoned(waited, self._settings().ttft_seconds))
+            yield self._reception.refuse(exchange, answer)
+        else:
+            yield self._instruction(exchange, answer, in_body=in_body)
 
     def _instruction(
         self, exchange: Exchange, placed: Placed, *, in_body: bool
     ) -> messages.ProcessingResponse:
-        waited = (self._clock() - exchange.began_at) * 1000
+        self._reception.send(exchange, placed)
         common = messages.CommonResponse(
             header_mutation=header_mutation(
                 {
@@ -225,16 +105,12 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         e.grpc_address if exchange.is_grpc else e.http_address
                         for e in placed.endpoints
                     ),
-                    Header.WAITED: str(round(waited)),
+                    **self._reception.waited(exchange),
                     **({Header.ONCE: "1"} if exchange.once else {}),
                     **own_id(exchange),
                 }
             )
         )
-        if exchange.keys is not None:
-            tried = placed.endpoints[:1] if exchange.once else placed.endpoints
-            names = tuple(endpoint.name for endpoint in tried)
-            self._quarantine.sent(exchange.id, exchange.keys.whole, names)
         mark = struct_pb2.Struct()
         mark.update({METADATA: {PICK_KEY: exchange.id}})
         if in_body:
@@ -242,29 +118,3 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
             return messages.ProcessingResponse(request_body=body, dynamic_metadata=mark)
         headers = messages.HeadersResponse(response=common)
         return messages.ProcessingResponse(request_headers=headers, dynamic_metadata=mark)
-
-    def _note_first_byte(self, exchange: Exchange, headers: dict[str, str]) -> None:
-        if not exchange.generates or exchange.placed_at is None:
-            return
-        if (replica := headers.get(Header.REPLICA)) is not None:
-            self._fleet.move(exchange.id, replica)
-            is_known = self._fleet.endpoint(replica) is not None
-            self._quarantine.answered(exchange.id, replica if is_known else None)
-        if headers.get(":status") == "503" or headers.get("grpc-status") == UNAVAILABLE:
-            self._quarantine.failed(exchange.id)
-        # A gRPC refusal is nothing but its status, which comes as a header.
-        if headers.get(":status") == "200" and "grpc-status" not in headers:
-            self._fleet.first_byte(exchange.id)
-            self._metrics.first_byte(self._clock() - exchange.began_at)
-        tokens = headers.get(Header.PROMPT_TOKENS, "")
-        if tokens.isdecimal():
-            self._tokens_per_byte = estimate.learn(
-                self._tokens_per_byte, exchange.size, int(tokens)
-            )
-
-
-def _headers(message: messages.HttpHeaders) -> dict[str, str]:
-    return {
-        header.key: header.raw_value.decode("latin-1") or header.value
-        for header in message.headers.headers
-    }

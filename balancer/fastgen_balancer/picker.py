@@ -20,6 +20,7 @@ from fastgen_balancer.fleet import Events, Fleet
 from fastgen_balancer.load import LoadPoller
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.quarantine import Quarantine
+from fastgen_balancer.reception import Reception
 from fastgen_balancer.settings import Settings
 from fastgen_balancer.signals import LocalSignals
 
@@ -77,24 +78,17 @@ class Picker:
             "Prompts that are refused since they were there when replicas crashed.",
             lambda: self.quarantine.convicted,
         )
-        self.processor = ExternalProcessor(
+        self._reception = Reception(
             self.dispatcher, self.fleet, self.quarantine, metrics, clock, lambda: self.settings
         )
+        self.processor = ExternalProcessor(self._reception)
         self.access_log = AccessLog(self.fleet, self.dispatcher, self.quarantine, metrics)
         self.has_synced = False
         self._directory = directory
 
     def endpoint_picker(self) -> EndpointPicker:
         """What answers gateways; endpoints, load and queue are those of our own Envoy."""
-        return EndpointPicker(
-            self.dispatcher,
-            self.fleet,
-            self.quarantine,
-            self._metrics,
-            time.monotonic,
-            lambda: self.settings,
-            Random(),
-        )
+        return EndpointPicker(self._reception, self.fleet, self._metrics, time.monotonic, Random())
 
     def begin_with_known(self) -> None:
         """Starts from what the last picker of this pod knew."""

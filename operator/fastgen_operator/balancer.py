@@ -18,16 +18,14 @@ from fastgen_operator.confinement import (
 )
 from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
 from fastgen_operator.protection import GUARDED_LABEL
+from fastgen_operator.service_account import RBAC_GROUP, TOKEN_DIRECTORY, token_volume
 from fastgen_operator.settings import Images
 
 DIRECTORY: Final = "/run/fastgen"
 """Where the pod's containers leave files for one another."""
-TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 GRACE_MARGIN_SECONDS: Final = 20
 """Above hold and drain: the time in which Envoy fails its health first, and the process' end."""
 PROGRESS_DEADLINE_SECONDS: Final = 600
-
-RBAC_GROUP: Final = "rbac.authorization.k8s.io"
 
 
 def balancer_children(
@@ -163,22 +161,6 @@ def _apart(owner: Owner) -> KubernetesObject:
     }
     preferred = [{"weight": 100, "podAffinityTerm": term}]
     return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
-
-
-def token_volume() -> KubernetesObject:
-    """A service account token as Kubernetes mounts it, for the containers that need it alone."""
-    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-    sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-        {
-            "configMap": {
-                "name": "kube-root-ca.crt",
-                "items": [{"key": "ca.crt", "path": "ca.crt"}],
-            }
-        },
-        {"downwardAPI": {"items": [namespace]}},
-    ]
-    return {"name": "token", "projected": {"sources": sources}}
 
 
 def _container(name: str, image: str, images: Images, **fields: Any) -> KubernetesObject:

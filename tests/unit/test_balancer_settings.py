@@ -9,7 +9,7 @@ import pytest
 from fastgen_api.spec import parse
 from fastgen_balancer.envoy_listener import Limits, listener
 from fastgen_balancer.envoy_security import Security
-from fastgen_balancer.ext_proc import HOLD_MARGIN_SECONDS
+from fastgen_balancer.reception import HOLD_MARGIN_SECONDS
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,204 @@
+"""How a request is received, whichever proxy asks: our own Envoy or somebody else's gateway."""
+
+import asyncio
+import itertools
+import math
+import secrets
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
+from google.protobuf import duration_pb2
+
+from fastgen_api.names import Header, is_request_id
+from fastgen_balancer import estimate
+from fastgen_balancer.deadline import timeout_seconds
+from fastgen_balancer.dispatch import Answer, Dispatcher, Held, Placed
+from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
+from fastgen_balancer.estimate import MalformedBodyError
+from fastgen_balancer.exchange import Exchange
+from fastgen_balancer.fleet import Fleet
+from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.outcome import outcome_of_abandoned
+from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.quarantine import Quarantine, Verdict
+from fastgen_balancer.refusal import immediate_response
+from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
+
+HOLD_MARGIN_SECONDS: Final = 1.0
+
+E = TypeVar("E", bound=Exchange)
+
+
+class Reception:
+    """Books each request with the queue, the fleet, the quarantine and the metrics.
+
+    It learns the tokens per byte, so that all proxies' requests are sized alike.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        quarantine: Quarantine,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        settings: Callable[[], Settings],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._quarantine = quarantine
+        self._metrics = metrics
+        self._clock = clock
+        self._settings = settings
+        self._tokens_per_byte = estimate.FIRST_TOKENS_PER_BYTE
+        # Ids differ from those of a predecessor, whose log entries may still come.
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count()
+
+    def begin(self, kind: type[E], headers: dict[str, str], named: str) -> E:
+        """A request by its headers; `named`: the id that its client gave it, sound or not."""
+        now, timeout = self._clock(), timeout_seconds(headers)
+        return kind(
+            id=f"{self._prefix}-{next(self._numbers)}",
+            method=headers.get(":method", ""),
+            path=headers.get(":path", ""),
+            is_grpc=headers.get("content-type", "").startswith("application/grpc"),
+            began_at=now,
+            deadline=None if timeout is None else now + timeout,
+            client_id=named if is_request_id(named) else None,
+        )
+
+    def read(self, exchange: Exchange, body: bytes) -> Refusal | None:
+        """Notes the size and keys of a whole request, or says why it goes nowhere."""
+        exchange.began_at = self._clock()
+        if len(body) > MAX_BODY_BYTES:
+            return Refusal.TOO_LARGE
+        try:
+            reading = estimate.read(body, is_grpc=exchange.is_grpc)
+        except MalformedBodyError:
+            return Refusal.MALFORMED
+        exchange.size, exchange.keys = reading.size, reading.keys
+        return None
+
+    def judge(self, exchange: Exchange) -> Refusal | None:
+        """Refuses what has crashed replicas; what may have is sent to one only."""
+        if exchange.keys is None:
+            return None
+        verdict = self._quarantine.verdict(exchange.keys.whole)
+        exchange.once = verdict is Verdict.SUSPECT
+        if verdict is Verdict.CONVICTED:
+            return Refusal.QUARANTINED
+        return Refusal.UNDECIDED if verdict is Verdict.UNDECIDED else None
+
+    def request(self, exchange: Exchange) -> Request:
+        """What picking needs to know of it."""
+        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
+        keys = exchange.keys if self._settings().prefers_prefix else None
+        opening = keys.opening if keys else None
+        return Request(exchange.generates, tokens, opening, exchange.deadline)
+
+    def offer(self, exchange: Exchange) -> Answer:
+        """Judges the request, and places it, holds it, or refuses it."""
+        refusal = self.judge(exchange)
+        return refusal or self._dispatcher.offer(exchange.id, self.request(exchange))
+
+    def patience(self, exchange: Exchange, held: Held) -> float:
+        """Longest stay in the queue, seconds."""
+        settings = self._settings()
+        longest = settings.hold_seconds if held.without_endpoint else settings.max_wait_seconds
+        longest = min(longest, MAX_HOLD_SECONDS)
+        if exchange.deadline is not None:
+            longest = min(longest, exchange.deadline - self._clock())
+        return max(0.0, longest)
+
+    async def wait(self, exchange: Exchange, held: Held, seconds: float) -> Placed | Refusal:
+        """Waits until a replica has room or the time is up.
+
+        Cancelled: the client has left.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await asyncio.shield(held.placed)
+        except TimeoutError:
+            answer = held.placed.result() if held.placed.done() else self._dispatcher.withdraw(held)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.abandon(exchange, held)
+            raise
+        if isinstance(answer, Placed) and (refusal := self.judge(exchange)) is not None:
+            # Another client's same prompt has crashed replicas meanwhile.
+            self._fleet.end(exchange.id)
+            self._dispatcher.pump()
+            return refusal
+        return answer
+
+    def abandon(self, exchange: Exchange, held: Held) -> None:
+        """Takes off the queue a request whose client left: the proxy closed its stream."""
+        self._dispatcher.withdraw(held)
+        held.placed.cancel()
+        # Its turn may have come after its end was booked: what it was given is given back.
+        self._fleet.end(exchange.id)
+        self._dispatcher.pump()
+        waited = self._clock() - exchange.began_at
+        self._metrics.ended(outcome_of_abandoned(waited, self._settings().ttft_seconds))
+
+    def refuse(self, exchange: Exchange, refusal: Refusal) -> messages.ProcessingResponse:
+        """Says no, and when to come again."""
+        self._metrics.refused(refusal, counted=exchange.generates)
+        seconds = None
+        if refusal in (Refusal.QUARANTINED, Refusal.UNDECIDED) and exchange.keys is not None:
+            seconds = math.ceil(self._quarantine.seconds_left(exchange.keys.whole))
+        elif refusal in (Refusal.FULL, Refusal.DEADLINE):
+            seconds = self._dispatcher.retry_after_seconds()
+        response = immediate_response(
+            refusal, is_grpc=exchange.is_grpc, retry_after_seconds=seconds
+        )
+        return messages.ProcessingResponse(immediate_response=response)
+
+    def send(self, exchange: Exchange, placed: Placed) -> tuple[Endpoint, ...]:
+        """Books a request that is on its way; returns where it may be tried, in order."""
+        exchange.placed = True
+        self._metrics.picked()
+        tried = placed.endpoints[:1] if exchange.once else placed.endpoints
+        if exchange.keys is not None:
+            names = tuple(endpoint.name for endpoint in tried)
+            self._quarantine.sent(exchange.id, exchange.keys.whole, names)
+        return tried
+
+    def waited(self, exchange: Exchange) -> dict[str, str]:
+        """The header by which the replica knows how long the request has been here already."""
+        return {Header.WAITED: str(round((self._clock() - exchange.began_at) * 1000))}
+
+    def first_byte(self, exchange: Exchange, headers: dict[str, str], replica: str | None) -> None:
+        """Books the beginning of an answer; `replica`: the name of who answers, where known."""
+        if not exchange.generates or not exchange.placed:
+            return
+        if replica is not None:
+            self._fleet.move(exchange.id, replica)
+            is_known = self._fleet.endpoint(replica) is not None
+            self._quarantine.answered(exchange.id, replica if is_known else None)
+        if exchange.is_unavailable:
+            self._quarantine.failed(exchange.id)
+        if exchange.started:
+            self._fleet.first_byte(exchange.id)
+            self._metrics.first_byte(self._clock() - exchange.began_at)
+        tokens = headers.get(Header.PROMPT_TOKENS, "")
+        if tokens.isdecimal():
+            self._tokens_per_byte = estimate.learn(
+                self._tokens_per_byte, exchange.size, int(tokens)
+            )
+
+    def end(self, exchange: Exchange, *, well: bool) -> str | None:
+        """Books the end of a request; returns where it was, None when it is not known."""
+        name = self._fleet.end(exchange.id)
+        self._quarantine.ended(exchange.id, well=well)
+        self._dispatcher.pump()
+        return name
+
+
+def ask_for_patience(seconds: float) -> messages.ProcessingResponse:
+    """Asks the proxy to wait for the answer for so much longer."""
+    patience = duration_pb2.Duration()
+    patience.FromMilliseconds(round((seconds + HOLD_MARGIN_SECONDS) * 1000))
+    return messages.ProcessingResponse(override_message_timeout=patience)
