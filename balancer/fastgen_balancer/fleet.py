@@ -213,5 +213,13 @@ class Fleet:
         requests, tokens, is_fresh = account.load(now)
         told = account.report.max_concurrent_requests if account.report else 0
         capacity = told or self.default_capacity
-        weight = self._standings[name].weight(now)
-        return Candidate(name, tokens, requests, capacity, is_fresh, weight)
+        standing = self._standings[name]
+        return Candidate(
+            name,
+            tokens,
+            requests,
+            capacity,
+            is_fresh,
+            standing.weight(now),
+            standing.failed_calls == 0,
+        )

@@ -1,5 +1,6 @@
 """Picking: what holds for every fleet and every request."""
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -217,3 +218,16 @@ def test_a_home_that_tells_nothing_is_judged_by_requests() -> None:
     assert pick([silent, Candidate(second, 0, 1, 9, True)], request, Random(0)).order[0] == first
     busy = Candidate(first, 0, 5, 9, fresh=False)
     assert pick([busy, Candidate(second, 0, 1, 9, True)], request, Random(0)).order[0] == second
+
+
+@given(st.integers(), st.none() | KEYS)
+def test_what_is_tried_once_goes_to_none_that_has_just_failed_to_answer(
+    seed: int, affinity: int | None
+) -> None:
+    fleet = [replace(each, answers=each.name == "chat-3") for each in fleet_of(5)]
+    request = Request(generates=True, tokens=10, affinity=affinity, once=True)
+    answer = pick(fleet, request, Random(seed))
+    assert isinstance(answer, Pick)
+    assert answer.order == ("chat-3",)
+    gone = [replace(each, answers=False) for each in fleet]
+    assert isinstance(pick(gone, request, Random(seed)), Pick), "one may have come back"
