@@ -50,8 +50,6 @@ class Request:
     """64 bits, the same for prompts that begin alike; None: any endpoint is as good."""
     deadline: float | None = None
     """When its client gives up, seconds of the monotonic clock; None: not told."""
-    once: bool = False
-    """Whether it is tried at one endpoint alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +94,8 @@ def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick
     open_ = [c for c in candidates if c.has_room or not request.generates]
     if not open_:
         return Refusal.FULL
-    if request.once:
-        # Nobody repeats it where the endpoint is gone that it is sent to.
-        open_ = [c for c in open_ if c.answers] or open_
+    # Who has just failed to answer may be gone: nobody is sent there while there are others.
+    open_ = [c for c in open_ if c.answers] or open_
     affinity = request.affinity if request.generates else None
     preferred = [] if affinity is None else homes(open_, affinity)
     home = next((c for c in preferred if is_within_bound(c, open_, request)), None)

@@ -97,7 +97,7 @@ class Reception:
         tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
         keys = exchange.keys if self._settings().prefers_prefix else None
         opening = keys.opening if keys else None
-        return Request(exchange.generates, tokens, opening, exchange.deadline, exchange.once)
+        return Request(exchange.generates, tokens, opening, exchange.deadline)
 
     def offer(self, exchange: Exchange) -> Answer:
         """Judges the request, and places it, holds it, or refuses it."""

@@ -221,11 +221,11 @@ def test_a_home_that_tells_nothing_is_judged_by_requests() -> None:
 
 
 @given(st.integers(), st.none() | KEYS)
-def test_what_is_tried_once_goes_to_none_that_has_just_failed_to_answer(
+def test_nothing_goes_to_an_endpoint_that_has_just_failed_to_answer(
     seed: int, affinity: int | None
 ) -> None:
     fleet = [replace(each, answers=each.name == "chat-3") for each in fleet_of(5)]
-    request = Request(generates=True, tokens=10, affinity=affinity, once=True)
+    request = Request(generates=True, tokens=10, affinity=affinity)
     answer = pick(fleet, request, Random(seed))
     assert isinstance(answer, Pick)
     assert answer.order == ("chat-3",)
