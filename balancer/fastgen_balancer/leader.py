@@ -42,6 +42,8 @@ from fastgen_balancer.term import State, after, begin, begin_again
 
 TICK_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
+WAKING_SECONDS: Final = 1.0
+"""Longest wait for Prometheus while requests wait for a first replica."""
 
 log = logging.getLogger(__name__)
 
@@ -162,10 +164,11 @@ class Autoscaler:
             await self._write_status(deployment, DISABLED, now)
             return
         policy = policy_of(deployment.spec, deployment.status.get("coldStartSeconds"))
-        metrics = await self._read_metrics(deployment)
+        local = await self._local_signals()
+        metrics = await self._read_metrics(deployment, local)
         signals = Signals(
             deployment.spec.replicas,
-            await self._local_signals(),
+            local,
             metrics,
             _condition_status(deployment, names.Condition.CAPACITY_BLOCKED) == "True",
         )
@@ -186,10 +189,15 @@ class Autoscaler:
             told = self._report(deployment, signals, decision, policy)
             await self._write_status(deployment, replace(told, scaled=scaled), now)
 
-    async def _read_metrics(self, deployment: Deployment) -> MetricSignals | Unknown:
+    async def _read_metrics(
+        self, deployment: Deployment, local: LocalSignals
+    ) -> MetricSignals | Unknown:
         url = deployment.spec.scaling.prometheus.url or self._prometheus_url
         selector = Selector(self._access.name, self._access.namespace)
-        return await read_metrics(self._http, url, selector, self._windows)
+        # A first replica comes for those who wait, whatever Prometheus says.
+        wakes = deployment.spec.replicas == 0 and local.queued_requests > 0
+        patience = WAKING_SECONDS if wakes else None
+        return await read_metrics(self._http, url, selector, self._windows, patience)
 
     def _restraint(self, deployment: Deployment) -> Restraint | None:
         if deployment.spec.scaling.mode is not ScalingMode.AUTO:

@@ -1,5 +1,6 @@
 """Reads the autoscaler's signals from Prometheus; whatever goes wrong becomes an Unknown."""
 
+import asyncio
 import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
@@ -12,6 +13,8 @@ from fastgen_balancer.promql import OTHERS, PART, Selector, Windows, snapshot
 from fastgen_balancer.signals import MetricSignals, Outcomes, ReplicaReading, Unknown
 
 TIMEOUT_SECONDS: Final = 5.0
+"""For the whole answer: one that trickles must not keep the leader from deciding."""
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 Key = TypeVar("Key", Outcome, Target)
 
@@ -37,9 +40,16 @@ Part = Mapping[str, float]
 
 
 async def read_metrics(
-    http: httpx2.AsyncClient, url: str | None, selector: Selector, windows: Windows
+    http: httpx2.AsyncClient,
+    url: str | None,
+    selector: Selector,
+    windows: Windows,
+    patience_seconds: float | None = None,
 ) -> MetricSignals | Unknown:
-    """One snapshot; never raises because of Prometheus or its URL, and never tells the URL."""
+    """One snapshot; never raises because of Prometheus or its URL, and never tells the URL.
+
+    patience_seconds: how long it may take; None: TIMEOUT_SECONDS.
+    """
     if url is None:
         return Unknown("NotConfigured", "no Prometheus is configured")
     try:
@@ -54,14 +64,23 @@ async def read_metrics(
     address = base.copy_with(
         username=None, password=None, path=base.path.rstrip("/") + "/api/v1/query", fragment=None
     )
-    query = {"query": snapshot(selector, windows), "timeout": f"{TIMEOUT_SECONDS:.0f}s"}
+    seconds = TIMEOUT_SECONDS if patience_seconds is None else patience_seconds
+    query = {"query": snapshot(selector, windows), "timeout": f"{math.ceil(seconds)}s"}
     try:
-        response = await http.post(address, data=query, auth=auth, timeout=TIMEOUT_SECONDS)
-    except httpx2.TimeoutException:
-        return Unknown("Timeout", f"Prometheus did not answer within {TIMEOUT_SECONDS:.0f} s")
+        async with (
+            asyncio.timeout(seconds),
+            http.stream("POST", address, data=query, auth=auth, timeout=seconds) as response,
+        ):
+            body = bytearray()
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    return Unknown("BadAnswer", "Prometheus answered with too many bytes")
+    except (httpx2.TimeoutException, TimeoutError):
+        return Unknown("Timeout", f"Prometheus did not answer within {seconds:g} s")
     except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
         return Unknown("Unreachable", f"Prometheus cannot be reached ({type(error).__name__})")
-    return parse(response.status_code, response.content, selector, windows)
+    return parse(response.status_code, bytes(body), selector, windows)
 
 
 def parse(

@@ -19,6 +19,8 @@ FIRST_SENTENCE_SECONDS: Final = 60.0
 LONGEST_SENTENCE_SECONDS: Final = 3600.0
 SUSPECT_SECONDS: Final = 600.0
 """How long a suspicion, or what is left of a sentence, lasts."""
+NOTICED_WITHIN_SECONDS: Final = 0.5
+"""Of two crashes, the later may be noticed that much before the earlier: between two polls."""
 UNDECIDED_SECONDS: Final = 2.0
 """After a failure, until it is known whether replicas have crashed."""
 LINGER_SECONDS: Final = 5.0
@@ -72,7 +74,7 @@ def crashes_of(flight: Flight, crashed_at: Mapping[str, float]) -> list[tuple[st
     """The crashes at which a request was there, of the last crash of each endpoint.
 
     Envoy does not tell of its retry before that answers: it was at the second endpoint if the first
-    one crashed.
+    one crashed, and not before that.
     """
 
     def crash(name: str) -> list[tuple[str, float]]:
@@ -85,7 +87,8 @@ def crashes_of(flight: Flight, crashed_at: Mapping[str, float]) -> list[tuple[st
         return [each for name in names for each in crash(name)]
     found = crash(first)
     if found and retries:
-        found += crash(retries[0])
+        first_at = found[0][1] - NOTICED_WITHIN_SECONDS
+        found += [(name, at) for name, at in crash(retries[0]) if at >= first_at]
     return found
 
 

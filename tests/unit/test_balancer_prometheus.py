@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn import Config, Server
 
@@ -154,6 +154,34 @@ async def test_credentials_travel_in_a_header_and_are_never_logged(
     assert isinstance(signals, MetricSignals)
     assert seen[0].headers["authorization"].startswith("Basic ")
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pause_seconds", "reason"), [(0.05, "Timeout"), (0.0, "BadAnswer")], ids=["slow", "endless"]
+)
+async def test_an_answer_that_does_not_end_is_unknown(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, pause_seconds: float, reason: str
+) -> None:
+    """Else its leader would hold the lease, and decide nothing for ever."""
+    monkeypatch.setattr(prometheus, "MAX_ANSWER_BYTES", 1_000_000)
+
+    async def handler(request: Request) -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            while True:
+                await asyncio.sleep(pause_seconds)
+                yield b" " * (1 if pause_seconds else 10_000)
+
+        return StreamingResponse(pieces())
+
+    address = await served(handler)
+    async with httpx2.AsyncClient() as http:
+        url = f"http://{address}/prefix"
+        async with asyncio.timeout(20):
+            signals = await read_metrics(
+                http, url, SELECTOR, Windows(), 0.5 if pause_seconds else 10
+            )
+    assert isinstance(signals, Unknown)
+    assert signals.reason == reason
 
 
 async def test_a_silent_prometheus_is_unknown(

@@ -33,7 +33,9 @@ NAMES = st.sampled_from("abc")
         ({"a": 11.0}, None, "a"),
         ({"a": 9.0}, None, ""),
         ({"b": 11.0}, None, ""),
-        ({"a": 12.0, "b": 11.0}, None, "ab"),
+        ({"a": 11.0, "b": 12.0}, None, "ab"),
+        ({"a": 11.3, "b": 11.0}, None, "ab"),
+        ({"a": 12.0, "b": 11.0}, None, "a"),
         ({"a": 11.0, "b": 9.0}, None, "a"),
         ({"a": 11.0, "c": 11.0}, "b", "a"),
         ({"b": 11.0}, "b", "b"),
@@ -44,7 +46,10 @@ NAMES = st.sampled_from("abc")
 def test_at_which_crashes_a_request_was_there(
     crashed: dict[str, float], answered_by: str | None, expected: str
 ) -> None:
-    """In whatever order the crashes are noticed; of those before it was sent it knows nothing."""
+    """In whatever order two crashes are noticed that a poll lies between.
+
+    Of those before it was sent it knows nothing, and of the other endpoint's before its own one.
+    """
     flight = Flight(POISON, ("a", "b"), 10.0, answered_by)
     assert "".join(name for name, _ in crashes_of(flight, crashed)) == expected
 
