@@ -107,11 +107,17 @@ def _demand(sight: Sight, policy: Policy) -> Wish | None:
     if sight.demand is None:
         return None
     total, each = sight.demand.total, sight.most * policy.headroom
-    text = f"{total:.2f} engine-seconds/s are asked for{_ahead(sight)}, {sight.ready} replicas "
-    text += f"do {sight.most:.2f} each at most"
+    text = (
+        f"{total:.2f} engine-seconds/s are asked for{_ahead(sight)}, more than "
+        f"{policy.headroom:.0%} of what {_replicas(sight.ready)} can do, {sight.most:.2f} each"
+    )
     if total <= sight.ready * each * (1 + policy.up_tolerance):
         return None
     return Wish(needed(total, each), Rule.DEMAND_ABOVE_CAPACITY, text)
+
+
+def _replicas(number: int) -> str:
+    return "1 replica" if number == 1 else f"{number} replicas"
 
 
 def _ahead(sight: Sight) -> str:
@@ -193,7 +199,7 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
         fits = max(1, least, needed(demand.present, sight.carried * share))
         if fits < current:
             text = (
-                f"{demand.present:.2f} engine-seconds/s are asked for, {fits} replicas did "
+                f"{demand.present:.2f} engine-seconds/s are asked for, {_replicas(fits)} did "
                 f"{sight.carried:.2f} each while the SLO was held"
             )
             return Wish(fits, Rule.DEMAND_FITS_FEWER, text)
@@ -228,7 +234,7 @@ def _steady(sight: Sight, policy: Policy) -> Wish:
         text = f"{sight.judgement.samples:.0f} requests are too few to judge"
         return Wish(sight.replicas, Rule.FEW_SAMPLES, text)
     load = sight.demand.total if sight.demand else 0.0
-    text = f"{load:.2f} engine-seconds/s are asked for, {sight.ready} replicas are ready"
+    text = f"{load:.2f} engine-seconds/s are asked for; ready: {_replicas(sight.ready)}"
     if load > sight.ready * sight.most * policy.headroom:
         text = f"{text}: more than planned for, within the tolerance of scaleUp"
         return Wish(sight.replicas, Rule.STEADY, text, (Blocker.TOLERANCE,))
