@@ -18,6 +18,8 @@ OPENING_BYTES: Final = 4096
 """Longest beginning of a text that is told apart; some thousand tokens."""
 SHORTEST_OPENING_BYTES: Final = 256
 """Less is computed anew as fast as it is found."""
+MOST_PARTS: Final = 10_000
+"""Messages and their parts that are looked at one by one: meanwhile other requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,11 @@ def keys_of_chat(messages: Any, tools: Any) -> PromptKeys:
 
     System messages alone would give all conversations of an application one home. What follows the
     first question differs from turn to turn. A longer first message counts by its beginning, so
-    that questions about one document meet. Raises TypeError when these are no messages.
+    that questions about one document meet. Raises TypeError when these are no messages, or more
+    than MOST_PARTS.
     """
+    if _count_parts(messages) > MOST_PARTS:
+        raise TypeError("too many messages")
     plain = [_message(each) for each in messages]
     roles = [message.get("role") for message in plain]
     end = roles.index("user") + 1 if "user" in roles else min(1, len(plain))
@@ -99,6 +104,11 @@ def _opening(kind: bytes, data: bytes) -> int | None:
         return None
     length = min(1 << (len(data).bit_length() - 1), OPENING_BYTES)
     return _number(kind, data[:length])
+
+
+def _count_parts(messages: Sequence[Any]) -> int:
+    contents = (each.get("content") for each in messages if isinstance(each, dict))
+    return len(messages) + sum(len(each) for each in contents if isinstance(each, list))
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

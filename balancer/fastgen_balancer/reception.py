@@ -178,7 +178,8 @@ class Reception:
             self._fleet.move(exchange.id, replica)
             is_known = self._fleet.endpoint(replica) is not None
             self._quarantine.answered(exchange.id, replica if is_known else None)
-        if exchange.is_unavailable:
+        elif exchange.is_unavailable:
+            # A replica that says so itself, as while it drains, has not crashed.
             self._quarantine.failed(exchange.id)
         if exchange.started:
             self._fleet.first_byte(exchange.id)

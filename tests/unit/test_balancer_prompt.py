@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from fastgen_api.v1 import inference_pb2 as pb
 from fastgen_balancer.estimate import FRAME_BYTES, read
 from fastgen_balancer.prompt import (
+    MOST_PARTS,
     OPENING_BYTES,
     SHORTEST_OPENING_BYTES,
     PromptKeys,
+    keys_of_body,
     keys_of_prompt,
     keys_of_text,
 )
@@ -147,3 +149,18 @@ def test_what_is_no_prompt_still_has_a_key(body: bytes) -> None:
 def test_tools_that_are_no_json_are_the_replicas_to_refuse() -> None:
     chat = pb.Chat(messages=[pb.ChatMessage(role="user")], tools=[pb.Tool(parameters="{")])
     assert grpc(pb.GenerateRequest(chat=chat)).opening is None
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_more_messages_than_are_looked_at_count_by_their_bytes(parts: bool) -> None:
+    def body(number: int) -> bytes:
+        text = {"type": "text", "text": "a"}
+        message: dict[str, Any] = {"role": "user", "content": "a"}
+        messages = (
+            [{"role": "user", "content": [text] * (number - 1)}] if parts else [message] * number
+        )
+        return json.dumps({"messages": messages}).encode()
+
+    most, more = body(MOST_PARTS), body(MOST_PARTS + 1)
+    assert read(more, is_grpc=False).keys == keys_of_body(more)
+    assert read(most, is_grpc=False).keys != keys_of_body(most)

@@ -167,7 +167,7 @@ async def test_which_answers_bring_a_first_byte(
     desk = Desk()
     exchange = desk.fill()
     exchange.begin_answer(headers)
-    desk.reception.first_byte(exchange, headers, "a")
+    desk.reception.first_byte(exchange, headers, None)
     assert desk.count(f"{Metric.FIRST_BYTE_SECONDS}_count") == started
     assert exchange.answered
     # A prompt that failed is undecided for a moment.
@@ -210,3 +210,16 @@ async def test_a_generate_call_without_a_message_goes_nowhere(who: str) -> None:
     assert answer.immediate_response.grpc_status.status == 3
     assert desk.count(Metric.PICKS, result="malformed") == 1
     assert desk.fleet.in_flight == 0
+
+
+@pytest.mark.parametrize(("replica", "refusal"), [(None, Refusal.UNDECIDED), ("a", None)])
+async def test_a_replica_that_says_itself_that_it_drains_makes_no_prompt_wait(
+    replica: str | None, refusal: Refusal | None
+) -> None:
+    """Without a word of a replica it may have crashed."""
+    desk = Desk()
+    exchange = desk.fill()
+    exchange.begin_answer({":status": "503"})
+    desk.reception.first_byte(exchange, {}, replica)
+    desk.reception.end(exchange, well=False)
+    assert desk.reception.judge(desk.come()) is refusal
