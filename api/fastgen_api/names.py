@@ -23,6 +23,8 @@ DEPLOYMENT_LABEL: Final = f"{GROUP}/deployment"
 """Label of every child: the name of the FastGenDeployment that it belongs to."""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+GATEWAYS_LABEL: Final = f"{GROUP}/gateways"
+"""Label of namespaces whose pods may ask endpoint pickers, and pass requests to replicas."""
 MAX_NAME_LENGTH: Final = 48
 """Longest name of a FastGenDeployment: the longest child name must stay a DNS label (63)."""
 

@@ -52,22 +52,24 @@ def _budget(
 def _policies(owner: Owner, spec: Spec) -> tuple[KubernetesObject, ...]:
     """Ingress only: what pods reach out for (names, hubs, collectors) is theirs to know."""
     balancers = {"podSelector": {"matchLabels": selector_labels(owner, Component.BALANCER)}}
-    gateways = (Port.ENDPOINT_PICKER,) if spec.balancer.endpoint_picker else ()
+    # They pass requests on themselves and are believed what they tell, so who may name a gateway is
+    # who may label a namespace, and no tenant.
+    trusted = {"namespaceSelector": {"matchLabels": {names.GATEWAYS_LABEL: "true"}}}
+    gateways = [trusted] if spec.balancer.endpoint_picker else []
     replica = _policy(
         owner,
         names.replica_name(owner.name),
         Component.REPLICA,
-        # Gateways that ask the endpoint picker pass requests on themselves, from wherever they run.
-        ({} if spec.balancer.endpoint_picker else {"from": [balancers]})
-        | {"ports": _ports(Port.REPLICA_HTTP, Port.REPLICA_GRPC)},
+        {"from": [balancers, *gateways], "ports": _ports(Port.REPLICA_HTTP, Port.REPLICA_GRPC)},
         {"ports": _ports(Port.REPLICA_METRICS)},
     )
     balancer = _policy(
         owner,
         names.balancer_name(owner.name),
         Component.BALANCER,
-        {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS, *gateways)},
+        {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS)},
         {"from": [balancers], "ports": _ports(Port.BALANCER_PEERS)},
+        *([{"from": gateways, "ports": _ports(Port.ENDPOINT_PICKER)}] if gateways else []),
     )
     for policy in (replica, balancer):
         policy["spec"]["podSelector"]["matchLabels"][GUARDED_LABEL] = "true"

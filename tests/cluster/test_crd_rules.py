@@ -68,11 +68,6 @@ WRONG: list[tuple[str, Any, str]] = [
     # Rules across fields.
     ("scaling", {"minReplicas": 3, "maxReplicas": 2}, "spec.scaling.minReplicas"),
     ("scaling/minReplicas", 2, "maxReplicas (1 when left out)"),
-    (
-        "balancer",
-        {"apiKeys": {"secretName": "keys"}, "endpointPicker": True},
-        "spec.balancer.endpointPicker opens the replicas' ports",
-    ),
     ("scaling/scaleToZero", {}, "spec.scaling.scaleToZero needs spec.scaling.minReplicas 0"),
     ("scaling", {"minReplicas": 1, "scaleToZero": {"idleSeconds": 60}}, "minReplicas 0"),
     ("scaling", {"minReplicas": 0, "scaleToZero": {"idleSeconds": 0}}, "idleSeconds"),
@@ -296,7 +291,7 @@ RIGHT: list[tuple[str, Any]] = [
     ("scaling/behavior/scaleDown", {"selectPolicy": "Disabled"}),
     ("balancer", {"apiKeys": {"secretName": "a.b"}, "tls": {"secretName": "c"}}),
     ("balancer/endpointPicker", True),
-    ("balancer", {"apiKeys": {"secretName": "a"}, "endpointPicker": False}),
+    ("balancer", {"apiKeys": {"secretName": "a"}, "endpointPicker": True}),
     ("balancer", {"name": "", "replicas": 1, "routing": "LeastTokens", "maxQueuedRequests": 0}),
     ("rollout", {"maxSurge": 0, "maxUnavailable": "25%"}),
     ("rollout", {"maxSurge": "50%", "maxUnavailable": 0}),

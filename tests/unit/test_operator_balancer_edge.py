@@ -99,12 +99,15 @@ def test_the_url_is_that_of_the_service_as_it_is(balancer: Balancer, scheme: str
 
 def test_gateways_reach_the_picker_and_the_replicas_only_where_it_is_asked_for() -> None:
     policies = children(PICKER)
+    trusted = {"namespaceSelector": {"matchLabels": {"fastgen.dev/gateways": "true"}}}
     replica = policies["NetworkPolicy", "chat-replica"]["spec"]["ingress"]
-    assert "from" not in replica[0]
+    assert trusted in replica[0]["from"]
     closed = children(OPEN)["NetworkPolicy", "chat-replica"]["spec"]["ingress"]
-    assert "from" in closed[0]
-    balancer = policies["NetworkPolicy", "chat-balancer"]["spec"]["ingress"][0]["ports"]
-    assert {port["port"] for port in balancer} == {8080, 9091, 9003}
+    assert replica[0]["from"] == [*closed[0]["from"], trusted]
+    everybodys, _, gateways = policies["NetworkPolicy", "chat-balancer"]["spec"]["ingress"]
+    assert {port["port"] for port in everybodys["ports"]} == {8080, 9091}
+    assert (gateways["from"], gateways["ports"][0]["port"]) == ([trusted], 9003)
+    assert len(children(OPEN)["NetworkPolicy", "chat-balancer"]["spec"]["ingress"]) == 2
     ports = policies["Service", "chat"]["spec"]["ports"]
     assert [(port["name"], port["port"]) for port in ports] == [
         ("http", 80),
