@@ -11,6 +11,7 @@ from cluster_access import wait_until
 from commands import Commands
 from operator_process import OperatorProcess, operator_in
 
+from fastgen_api import names
 from fastgen_api.spec import parse
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.images import build_images
@@ -144,6 +145,47 @@ def test_a_balancer_asks_another_what_it_holds_and_reaches_nothing_else_of_it(
     knock = ("exec", one["metadata"]["name"], "-c", "picker", "--", "python3", "-c", KNOCK)
     told = guarded.kubectl(*knock, *targets).splitlines()
     assert [line.split()[1] for line in told] == ["open", "closed", "closed"]
+
+
+def test_gateways_are_let_in_by_their_namespace(
+    guarded: OperatorProcess, cluster: Commands, strangers: list[str]
+) -> None:
+    own, foreign = strangers
+    guarded.patch("guarded", {"balancer": {"endpointPicker": True}})
+    cluster.kubectl("label", "namespace", foreign, f"{names.GATEWAYS_LABEL}=true")
+    try:
+        wait_until(
+            "balancers pick for gateways", lambda: balancers_with(guarded, 9003) == 2, seconds=120
+        )
+        (replica,) = pods(guarded, "replica")
+        for where, lets_in in ((own, False), (foreign, True)):
+            found = open_ports(cluster, where, replica["status"]["podIP"], 8000, 9000, 9090)
+            assert found == ({8000, 9000, 9090} if lets_in else {9090})
+            for each in pods(guarded, "balancer"):
+                found = open_ports(cluster, where, each["status"]["podIP"], 9003, 9092)
+                assert found == ({9003} if lets_in else set())
+    finally:
+        cluster.kubectl("label", "namespace", foreign, f"{names.GATEWAYS_LABEL}-")
+        guarded.patch("guarded", {"balancer": {"endpointPicker": False}})
+    wait_until("balancers as before", lambda: balancers_with(guarded, 9003) == 0, seconds=120)
+    wait_until("Ready", lambda: is_ready(guarded), seconds=60)
+
+
+def balancers_with(operator: OperatorProcess, port: int) -> int:
+    """How many of the two balancers have the port, once there are two and both are ready."""
+    found = pods(operator, "balancer")
+    if len(found) != 2 or not all(is_pod_ready(each) for each in found):
+        return -1
+    return sum(
+        port in {each["containerPort"] for each in container.get("ports", ())}
+        for pod in found
+        for container in pod["spec"]["containers"]
+    )
+
+
+def is_pod_ready(pod: Any) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def test_prometheus_scrapes_what_is_guarded(guarded: OperatorProcess, cluster: Commands) -> None:
