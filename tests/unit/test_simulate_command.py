@@ -167,6 +167,9 @@ def test_bars_are_hit_or_missed() -> None:
     found = verdicts(score(OWN, 0.98, 9), oracle, rival)
     assert not found["share of good requests"]
     assert not found["replica-hours above the oracle's"]
+    elsewhere = [replace(each, scenario="t") for each in (near, oracle, rival)]
+    found = verdicts(*elsewhere, score(OWN, 0.98, 9), oracle, rival)
+    assert not found["replica-hours, summed"], "a trace that ours fails on is not left out"
     # Where not even the oracle meets the SLO, as good as the best rival is enough.
     unreached = score(ORACLE, 0.95, 10)
     assert verdicts(score(OWN, 0.93, 9), unreached, failing)["share of good requests"]

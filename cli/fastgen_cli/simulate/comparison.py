@@ -103,6 +103,7 @@ def bars(scores: Iterable[Score], target: float, steady: Sequence[str]) -> tuple
         by_scenario.setdefault(score.scenario, []).append(score)
     found: list[Bar] = []
     excesses: dict[str, tuple[float, float]] = {}
+    left_out: list[str] = []
     for scenario, group in by_scenario.items():
         own = _of(group, OWN)
         oracle = _of(group, ORACLE)
@@ -112,8 +113,10 @@ def bars(scores: Iterable[Score], target: float, steady: Sequence[str]) -> tuple
         found.append(hours)
         if excess is not None:
             excesses[scenario] = excess
+        elif not hours.hit:
+            left_out.append(scenario)
         found.extend(_turns(own, scenario in steady))
-    found.append(_sum(excesses))
+    found.append(_sum(excesses, left_out))
     return tuple(found)
 
 
@@ -163,12 +166,15 @@ def _turns(own: Score, is_steady: bool) -> list[Bar]:
     return found
 
 
-def _sum(excesses: Mapping[str, tuple[float, float]]) -> Bar:
+def _sum(excesses: Mapping[str, tuple[float, float]], left_out: Sequence[str]) -> Bar:
+    """left_out: traces on which ours misses the SLO and others do not; they make it a miss."""
     own = sum(one for one, _ in excesses.values())
     best = sum(other for _, other in excesses.values())
     text = (
         f"{own:.2f} h above the oracle's on {len(excesses)} traces, the best rival of each "
         f"{best:.2f} h, of which half is allowed"
     )
-    hit = bool(excesses) and own <= SHARE_OF_BEST * best
+    if left_out:
+        text += f"; ours misses the SLO on {', '.join(left_out)}"
+    hit = bool(excesses) and not left_out and own <= SHARE_OF_BEST * best
     return Bar("replica-hours, summed", "all", hit, text)
