@@ -1,8 +1,8 @@
 """What a replica is known to carry, learned from what it was seen to carry.
 
-Two bounds per replica, in engine-seconds of work per second: `carried`, the most while the SLO was
-held (its true capacity is no less), and `overload`, what it did while it had more than it could (no
-more). Until then the latency model's word counts: steps that keep the pace do `PREDICTED` of work
+Three figures per replica, in engine-seconds of work per second: `carried`, the most while the SLO
+was held (its true capacity is no less), `overload`, what it did while it had more than it could (no
+more), and `missed`, a demand at which the SLO was missed. Until then the latency model's word counts: steps that keep the pace do `PREDICTED` of work
 per second, whatever the model and the GPU.
 """
 
