@@ -2,8 +2,8 @@
 
 Three figures per replica, in engine-seconds of work per second: `carried`, the most while the SLO
 was held (its true capacity is no less), `overload`, what it did while it had more than it could (no
-more), and `missed`, a demand at which the SLO was missed. Until then the latency model's word counts: steps that keep the pace do `PREDICTED` of work
-per second, whatever the model and the GPU.
+more), and `missed`, a demand at which the SLO was missed. Until then the latency model's word
+counts: steps that keep the pace do `PREDICTED` of work per second, whatever the model and the GPU.
 """
 
 from dataclasses import dataclass, replace
