@@ -1,5 +1,6 @@
 """What the ConfigMap of a deployment is told of a download, and when."""
 
+import io
 import logging
 import socket
 import ssl
@@ -164,6 +165,20 @@ def test_what_a_person_reads(told: Told, line: str) -> None:
     assert line_of(told, "hf://a/b") == line
 
 
+class Terminal(io.StringIO):
+    """A terminal that keeps what it is told, and tells when something has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_text = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.has_text.set()
+
+
 def test_a_line_at_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,12 +189,12 @@ def test_a_line_at_a_terminal_only(
     with shown(progress, "m"):
         pass
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    said = ""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     with shown(progress, "m"):
-        while "m: throttled" not in said:
-            said += capsys.readouterr().err
-    assert capsys.readouterr().err == "\r\x1b[K", "and it is gone again"
+        assert terminal.has_text.wait(30)
+        assert "m: throttled" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K"), "and it is gone again"
 
 
 def test_progress_is_what_never_came_before() -> None:
