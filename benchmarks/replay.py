@@ -2,7 +2,7 @@
 
 A FastGenDeployment with one to three CPU-limited replicas serves the window, thinned and shortened
 by factors that are printed; its own autoscaler scales it. Then the simulator gets the same
-requests, the latency model that the replicas had learnt, and the cold start that was measured.
+requests, the cost of steps and the cold start that were measured meanwhile.
 Prints both side by side and whether they agree; writes JSON and a picture.
 
     .venv/bin/python -m fastgen_devcluster up
@@ -41,7 +41,7 @@ from fastgen_api.names import Outcome
 from fastgen_api.spec import BudgetMode, parse
 from fastgen_balancer.promql import Selector
 from fastgen_cli.simulate.agreement import Run, Seen, Verdict, judge, run_of
-from fastgen_cli.simulate.learned import learned_cost, queries_of
+from fastgen_cli.simulate.measured import measured_cost, queries_of
 from fastgen_cli.simulate.profile import Profile
 from fastgen_cli.simulate.result import Moment
 from fastgen_cli.simulate.scaler import OwnScaler
@@ -85,13 +85,12 @@ def calibrate(cluster: Cluster, manifest: dict[str, Any], trace: Trace) -> StepC
 
 
 def ask_cost(cluster: Cluster, begin: float, end: float) -> StepCost:
-    """What steps cost between two Unix times, by the replicas' own words in Prometheus."""
+    """What steps cost between two Unix times, by what the replicas measured."""
     url = cluster.prometheus_url
     if url is None:
         sys.exit("Set FASTGEN_PROMETHEUS_URL to the Prometheus that scrapes your cluster.")
     queries = queries_of(Selector(NAME, NAMESPACE))
-    costs, steps = (ask_range(url, query, begin, end) for query in queries)
-    return learned_cost(costs, steps)
+    return measured_cost(ask_range(url, query, begin, end) for query in queries)
 
 
 def replay(cluster: Cluster, manifest: dict[str, Any], plan: Plan, seed: int) -> Replayed:

@@ -23,11 +23,10 @@ def factors(how: Cut, left: Left) -> str:
 
 
 def cost_text(cost: StepCost) -> str:
-    """A latency model, as the replicas learnt it."""
+    """What steps cost."""
     return (
         f"A step takes {cost.base * 1e3:.0f} ms, {cost.per_token * 1e3:.2f} ms more for each "
-        f"token, {cost.per_attended * 1e6:.3f} µs for each pair of attention, "
-        f"{cost.per_request * 1e3:.1f} ms for each request."
+        f"token, {cost.per_request * 1e3:.1f} ms for each request."
     )
 
 
