@@ -99,12 +99,12 @@ class Distance:
 def distance(one: Sequence[Moment], other: Sequence[Moment], seconds: float) -> Distance:
     """How far apart the replicas asked for are in the first `seconds`."""
     edges = sorted({0.0, *(m.at for m in (*one, *other) if 0 <= m.at < seconds)})
-    most, alike = 0, 0.0
+    most, differing = 0, 0.0
     for begin, end in zip(edges, [*edges[1:], seconds], strict=True):
         apart = abs(wanted_at(one, begin) - wanted_at(other, begin))
         most = max(most, apart)
-        alike += (end - begin) * (apart == 0)
-    return Distance(most, alike / seconds if seconds else 1.0)
+        differing += (end - begin) * (apart > 0)
+    return Distance(most, 1 - differing / seconds if differing else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
