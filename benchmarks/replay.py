@@ -86,9 +86,7 @@ def calibrate(cluster: Cluster, manifest: dict[str, Any], trace: Trace) -> StepC
 
 def ask_cost(cluster: Cluster, begin: float, end: float) -> StepCost:
     """What steps cost between two Unix times, by what the replicas measured."""
-    url = cluster.prometheus_url
-    if url is None:
-        sys.exit("Set FASTGEN_PROMETHEUS_URL to the Prometheus that scrapes your cluster.")
+    url = cluster.prometheus_url or ""
     queries = queries_of(Selector(NAME, NAMESPACE))
     return measured_cost(ask_range(url, query, begin, end) for query in queries)
 
@@ -203,7 +201,10 @@ def save(
     replay_plots.plot(runs, plan.seconds, folder / "replay.svg")
 
 
-def compare(cluster: Cluster, given: argparse.Namespace) -> Verdict:
+def compare(cluster: Cluster, given: argparse.Namespace) -> None:
+    """Replays, simulates, prints and writes."""
+    if cluster.prometheus_url is None:
+        sys.exit("Set FASTGEN_PROMETHEUS_URL to the Prometheus that scrapes your cluster.")
     slo = parse_slo(given.slo)
     manifest = manifest_of(slo, given.cpu, given.max_replicas)
     spec = parse(manifest["spec"])
@@ -238,7 +239,6 @@ def compare(cluster: Cluster, given: argparse.Namespace) -> Verdict:
     late = max(one.latest_seconds for one in replays)
     print(f"\nNo request left more than {late:.2f} s after it was due.")
     save(given.out, plan, profile, replays, runs, verdict)
-    return verdict
 
 
 def main() -> None:
