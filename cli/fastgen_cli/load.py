@@ -41,10 +41,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a plan, `at_seconds` after the start."""
+    """One request of a plan, `at_seconds` after the start.
+
+    A text is asked as a chat. Token ids are asked as a completion, whose answer has all of
+    `max_tokens`: so a trace's lengths are met to the token.
+    """
 
     at_seconds: float
-    prompt: str
+    prompt: str | tuple[int, ...]
     max_tokens: int
 
 
@@ -88,6 +92,20 @@ def make_arrivals(plan: Plan, rate_at: Callable[[float], float] | None = None) -
             return
         prompt = make_prompt(rng.randint(*plan.prompt_words), rng)
         yield Arrival(at_seconds, prompt, plan.max_tokens)
+
+
+def make_request(arrival: Arrival, model: str) -> tuple[str, dict[str, Any]]:
+    """The path and the body of an arrival's request."""
+    body = {
+        "model": model,
+        "max_tokens": arrival.max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if isinstance(arrival.prompt, str):
+        messages = [{"role": "user", "content": arrival.prompt}]
+        return "/chat/completions", body | {"messages": messages}
+    return "/completions", body | {"prompt": list(arrival.prompt), "ignore_eos": True}
 
 
 @dataclass(slots=True)
@@ -176,6 +194,8 @@ class Load:
     samples: list[Sample] = field(default_factory=list)
     sent: int = 0
     in_flight: int = 0
+    latest_seconds: float = 0.0
+    """The most that a request left after it was due: the generator's own fault."""
     started: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
@@ -200,6 +220,7 @@ class Load:
                     self.samples.append(Sample(now, now, UNSENT, error=NOT_SENT))
                     continue
                 self.in_flight += 1
+                self.latest_seconds = max(self.latest_seconds, self.now() - arrival.at_seconds)
                 tasks.create_task(self._send(client, arrival))
 
     async def run_closed(self, prompts: Iterable[Arrival], plan: Plan, stop: asyncio.Event) -> None:
@@ -237,14 +258,8 @@ class Load:
         return sample
 
     async def _ask(self, client: httpx2.AsyncClient, arrival: Arrival, sent: float) -> Sample:
-        body = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": arrival.prompt}],
-            "max_tokens": arrival.max_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        async with client.stream("POST", f"{self.url}/chat/completions", json=body) as response:
+        path, body = make_request(arrival, self.model)
+        async with client.stream("POST", f"{self.url}{path}", json=body) as response:
             replica = response.headers.get(Header.REPLICA, "")
             if response.status_code != 200:
                 text = (await response.aread())[:200].decode(errors="replace")

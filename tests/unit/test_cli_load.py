@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastgen_cli.load import Plan, Stream, make_arrivals, make_prompt, make_sample
+from fastgen_cli.load import (
+    Arrival,
+    Plan,
+    Stream,
+    make_arrivals,
+    make_prompt,
+    make_request,
+    make_sample,
+)
 
 
 def event(text: str | None = None, **fields: object) -> bytes:
@@ -58,6 +66,17 @@ def test_a_rate_of_zero_ends_the_arrivals() -> None:
 def test_prompts_hold_the_asked_number_of_words() -> None:
     prompt = make_prompt(17, random.Random(1))
     assert len(prompt.partition(": ")[2].split()) == 17
+
+
+def test_a_text_is_a_chat_and_token_ids_are_a_completion_of_the_asked_length() -> None:
+    path, body = make_request(Arrival(0.0, "Hello", 7), "m")
+    assert path == "/chat/completions"
+    assert body["messages"] == [{"role": "user", "content": "Hello"}]
+    assert "ignore_eos" not in body
+    path, body = make_request(Arrival(0.0, (5, 6), 7), "m")
+    assert path == "/completions"
+    assert (body["prompt"], body["max_tokens"], body["ignore_eos"]) == ([5, 6], 7, True)
+    assert (body["model"], body["stream"]) == ("m", True)
 
 
 def test_a_stream_is_timed_from_its_first_text() -> None:

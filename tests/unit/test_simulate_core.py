@@ -20,9 +20,10 @@ from fastgen_cli.simulate.pods import Supply
 from fastgen_cli.simulate.profile import LLAMA8B_L4, Profile
 from fastgen_cli.simulate.replica import Replica
 from fastgen_cli.simulate.result import percentile, reversals
-from fastgen_cli.simulate.scaler import FixedScaler
+from fastgen_cli.simulate.scaler import FixedScaler, Observation
 from fastgen_cli.simulate.simulation import Setup, own_scaler, pace_of, simulate
 from fastgen_cli.simulate.trace import Arrival, Trace
+from fastgen_runtime.engine.latency import StepCost
 from fastgen_runtime.front.goodness import Timings
 
 SLO_ = SLO("99", TimeToFirstToken(1000, 2000), TimePerOutputToken(125), TokenGap(500))
@@ -205,3 +206,57 @@ def test_a_simulation_ends_once_its_goal_is_out_of_reach() -> None:
     assert short.requests < whole.requests
     reached = simulate(setup, FixedScaler(1), least_good_ratio=whole.good_ratio)
     assert reached == whole
+
+
+def full_replica(**changes: object) -> Setup:
+    """Two requests for a replica that has room for one, and steps of a second."""
+    one_place = replace(LLAMA8B_L4, cost=StepCost(1.0, 0.0, 0.0, 0.0), max_concurrent_requests=1)
+    trace = (Arrival(0.1, 10, 5), Arrival(0.2, 10, 5))
+    setup = Setup(trace, 90.0, one_place, SLO_, max_replicas=1, initial_replicas=1)
+    return replace(setup, **changes)
+
+
+def test_a_request_that_waits_is_sent_as_soon_as_another_one_ends() -> None:
+    result = simulate(full_replica(), FixedScaler(1))
+    first, second = result.entries
+    assert first.ttft_seconds == pytest.approx(1.0)
+    # The first one ends at 5.1 s.
+    assert second.ttft_seconds == pytest.approx(5.1 + 1.0 - 0.2)
+
+
+@given(trace=traces)
+@settings(deadline=None, max_examples=20)
+def test_clients_that_name_their_limits_get_the_same_tokens(trace: Trace) -> None:
+    named = simulate(setup_of(trace, limits_named=True), FixedScaler(2))
+    hidden = simulate(setup_of(trace), FixedScaler(2))
+    assert sorted((e.arrived, e.output_tokens) for e in named.entries) == sorted(
+        (e.arrived, e.output_tokens) for e in hidden.entries
+    )
+
+
+def test_named_limits_let_more_requests_in_where_memory_is_short() -> None:
+    few_blocks = replace(LLAMA8B_L4, num_blocks=64, max_length=4096)
+    trace = tuple(Arrival(0.1 + n / 100, 64, 8) for n in range(20))
+    slow, fast = (
+        simulate(setup_of(trace, few_blocks, limits_named=named), FixedScaler(1))
+        for named in (False, True)
+    )
+    assert (fast.ttft_p90 or 0.0) < (slow.ttft_p90 or 0.0)
+
+
+class Spy(FixedScaler):
+    """Notes when Prometheus knows of a replica for the first time."""
+
+    seen_at: float | None = None
+
+    def decide(self, seen: Observation) -> int:
+        if self.seen_at is None and seen.scraped():
+            self.seen_at = seen.now
+        return 2
+
+
+@pytest.mark.parametrize(("seconds", "at"), [(1.0, 1.0), (10.0, 5.0)])
+def test_prometheus_scrapes_as_often_as_the_setup_says(seconds: float, at: float) -> None:
+    spy = Spy(2, interval_seconds=1.0)
+    simulate(setup_of((Arrival(0.5, 100, 5),), scrape_seconds=seconds), spy)
+    assert spy.seen_at == at

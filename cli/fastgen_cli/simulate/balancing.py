@@ -86,7 +86,8 @@ class Balancing:
         return self._fleet.in_flight
 
     def _send(self, call: Call) -> str | Refusal:
-        request = Request(generates=True, tokens=call.prompt_tokens + EXPECTED_OUTPUT_TOKENS)
+        output = min(EXPECTED_OUTPUT_TOKENS, call.max_tokens or EXPECTED_OUTPUT_TOKENS)
+        request = Request(generates=True, tokens=call.prompt_tokens + output)
         answer = pick(self._fleet.candidates(), request, self._rng)
         if isinstance(answer, Refusal):
             return answer

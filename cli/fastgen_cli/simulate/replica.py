@@ -255,8 +255,7 @@ class Replica:
         new = NewRequest(
             call.id,
             bytes(call.prompt_tokens),
-            # A client that names no limit gets the room that is left.
-            self._scheduler.max_length - call.prompt_tokens,
+            call.max_tokens or self._scheduler.max_length - call.prompt_tokens,
             _GREEDY,
             arrived=call.timings.arrived,
         )

@@ -91,7 +91,7 @@ class OwnScaler:
     """FastGen's: `recommend`, with the memory that its leader keeps; it begins as a new leader."""
 
     spec: Spec
-    cold_start_seconds: float
+    cold_start_seconds: float | None
     interval_seconds: float = TICK_SECONDS
     windows: Windows = field(default_factory=Windows)
     rules: dict[str, int] = field(default_factory=dict)

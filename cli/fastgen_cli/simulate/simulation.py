@@ -30,7 +30,11 @@ DRAIN_SECONDS: Final = 120.0
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What is simulated. seconds: how long replicas are scaled and paid for. initial_replicas: are
-    ready at the begin. crashes: when a replica dies."""
+    ready at the begin. crashes: when a replica dies. scrape_seconds: between Prometheus' scrapes.
+
+    limits_named: clients say how long an answer is to become, as `max_tokens`; else it may become
+    as long as the model lets it, and nobody knows before.
+    """
 
     trace: Trace
     seconds: float
@@ -44,6 +48,8 @@ class Setup:
     crashes: tuple[float, ...] = ()
     seed: int = 0
     fast_forward: bool = True
+    scrape_seconds: float = SCRAPE_SECONDS
+    limits_named: bool = False
 
 
 def pace_of(slo: SLO) -> Pace:
@@ -134,7 +140,8 @@ class _Simulation:
         self._plan_arrival()
         for when in setup.crashes:
             events.at(when, self._fleet.crash)
-        self._each(SCRAPE_SECONDS, self._monitoring.scrape, first=SCRAPE_SECONDS / 2)
+        scrape = setup.scrape_seconds
+        self._each(scrape, self._monitoring.scrape, first=scrape / 2)
         self._each(CENSUS_SECONDS, self._monitoring.take_census)
         self._each(self._scaler.interval_seconds, self._decide)
         if self._progress:
@@ -189,6 +196,7 @@ class _Simulation:
             arrival.prompt_tokens,
             arrival.output_tokens,
             Timings(now, prompt_tokens=arrival.prompt_tokens),
+            max_tokens=arrival.output_tokens if self._setup.limits_named else None,
         )
         self._next += 1
         self._open[call.id] = call
@@ -211,23 +219,29 @@ class _Simulation:
         self._fleet.send(answer, call)
 
     def _pump_soon(self) -> None:
-        """Looks at the queue each time that the replicas tell of their load."""
+        """Looks at the queue each time that the replicas tell of their load, beside the times that
+        a request ends."""
         if self._pumping:
             return
         self._pumping = True
 
-        def pump() -> None:
+        def again() -> None:
             self._pumping = False
-            for call, answer in self._balancing.pump():
-                self._act(call, answer)
+            self._pump()
             if self._balancing.queue:
                 self._pump_soon()
 
-        self._events.after(INTERVAL_SECONDS, pump)
+        self._events.after(INTERVAL_SECONDS, again)
+
+    def _pump(self) -> None:
+        for call, answer in self._balancing.pump():
+            self._act(call, answer)
 
     def _completed(self, call: Call, now: float) -> None:
         self._balancing.ended(call, self._places.pop(call.id), well=True)
         self._enter(call, End.COMPLETED)
+        # As in reality the replica has begun its next step before the room it made is known.
+        self._events.after(0.0, self._pump)
 
     def _lost(self, call: Call, begun: bool) -> None:
         """Its replica is gone: Envoy tries another one once, while no answer has begun."""

@@ -179,7 +179,7 @@ class LatencyModel:
         if steps:
             sums = self._sums.sum(axis=0)
             stiffness = _STIFFNESS * sums.diagonal()
-            self._coefficients = _solve(
+            self._coefficients = solve_nonnegative(
                 sums[:, :4] + np.diag(stiffness), sums[:, 4] + stiffness * self._coefficients
             )
 
@@ -188,10 +188,15 @@ def _stratum(shape: StepShape) -> int:
     return min(shape.num_tokens.bit_length() // 2, _STRATA - 1)
 
 
-def _solve(matrix: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The solution whose negative parts are set to zero and left out, until there are none."""
-    solution = np.zeros(4)
-    active = np.arange(4)
+def solve_nonnegative(
+    matrix: NDArray[np.float64], vector: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The solution whose negative parts are set to zero and left out, until there are none.
+
+    matrix: n × n, vector: n, as of normal equations.
+    """
+    solution = np.zeros(len(vector))
+    active = np.arange(len(vector))
     while active.size:
         part = np.linalg.solve(matrix[np.ix_(active, active)], vector[active])
         if (part >= 0).all():
