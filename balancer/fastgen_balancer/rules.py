@@ -51,13 +51,14 @@ def _at_zero(sight: Sight) -> Wish:
 def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
     """Lets a call through unless replicas that are still to come may do.
 
-    They surely do not where more arrives than all of them carry. Otherwise nobody knows by how much
-    the call is right, and it doubles the ready ones at most.
+    They surely do not where more arrives than all of them carry: that is asked for even where no
+    node takes those that wait, since whoever adds nodes adds them for pods. Otherwise nobody knows
+    by how much the call is right, and it doubles the ready ones at most.
     """
     current, firm = sight.replicas, _firm(sight, policy)
     replicas = max(firm, min(call.replicas, 2 * max(1, sight.ready)))
     missing = max(0, current - sight.ready)
-    if sight.blocked:
+    if sight.blocked and firm <= current:
         text = f"no node takes {missing} of {current}, nor would one take more"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.CAPACITY_BLOCKED,))
     # With new ones just ready neither what each does nor what waits for whom is settled.
