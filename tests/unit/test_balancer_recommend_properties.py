@@ -93,6 +93,20 @@ def test_more_demand_never_means_fewer_replicas(
     assert high.replicas >= low.replicas
 
 
+@pytest.mark.parametrize("least", [0.0, 5e-324, 1e-300])
+@pytest.mark.parametrize("arriving", [0.0, 1.0, 1e6])
+def test_a_replica_that_does_nothing_breaks_no_decision(least: float, arriving: float) -> None:
+    stuck = Capacity(None, Seen(least, NOW), missed=Seen(least, NOW))
+    memory = Memory(capacity=stuck, replicas=2)
+    reading = ReplicaReading("r", 1.0, True, work=0.0, running=0.0, kv_usage=0.0)
+    counts = Outcomes({Outcome.GOOD: 100.0}, 30.0)
+    for done in (0.0, arriving):
+        seen = MetricSignals((reading, reading), arriving, 1.0, done, 0.0, 0.0, counts, counts)
+        signals = Signals(2, LocalSignals(0, 0, 2, 0), seen)
+        decision, _ = recommend(signals, POLICY, memory, NOW)
+        assert 1 <= decision.replicas <= POLICY.max_replicas
+
+
 @dataclass
 class Fleet:
     """Replicas of a known capacity under an offered load; cold starts take their time."""
@@ -230,8 +244,8 @@ def test_zero_traffic_is_quiet() -> None:
 def test_a_slow_start_does_not_cascade() -> None:
     fleet = Fleet(capacity=1.0, cold_start=300.0)
     policy = replace(POLICY, pending_seconds=600.0)
-    changes = live(lambda _: 1.8, 330.0, fleet, policy)
-    # What 1.8 needs with a headroom of 85 %, however long it takes to come.
+    changes = live(lambda _: 2.0, 330.0, fleet, policy)
+    # What 2.0 needs with a headroom of 90 %, however long it takes to come.
     assert [n for _, n, _ in changes] == [3]
 
 
