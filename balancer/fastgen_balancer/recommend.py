@@ -129,7 +129,8 @@ def _look_ahead(demand: Demand | None, memory: Memory, now: float) -> tuple[Dema
     if demand is None:
         return None, memory
     samples = note(memory.samples, max(0.0, demand.arriving), now)
-    ahead = rise_ahead(samples, demand.lead_seconds)
+    # A rate is that of half a window ago.
+    ahead = rise_ahead(samples, demand.lead_seconds + SHORT_WINDOW_SECONDS / 2)
     return replace(demand, ahead=ahead), replace(memory, samples=samples)
 
 

@@ -44,9 +44,10 @@ class Policy:
     headroom: float = 0.9
     """Share of a replica's capacity that is planned with. Demand is that of 30 s, so its peaks
     count, and what is beyond them waits for seconds."""
-    down_margin: float = 0.95
-    """Fewer replicas must stay below this share of what would raise them again. It need not bridge
-    noise: the highest demand of the stabilisation window counts for going down."""
+    down_margin: float = 0.9
+    """Fewer replicas must stay below this share of what would raise them again: noise of 5 % either
+    way does not bridge it (1.05 / 0.95 < 1 / 0.9), and faster noise than the stabilisation window
+    has its highest demand in it."""
     min_samples: float = 20.0
     """Fewer requests than that say nothing about a percentage."""
     stale_seconds: float = 30.0
