@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import scaling_plots
@@ -33,8 +33,9 @@ from fastgen_cli.simulate.comparison import (
 )
 from fastgen_cli.simulate.rivals.grid import RIVALS, World
 from fastgen_cli.simulate.scenarios import SLO_OF_ALL, Scenario, scenarios
-from fastgen_cli.simulate.simulation import own_scaler, simulate
+from fastgen_cli.simulate.simulation import Setup, own_scaler, simulate
 
+T = TypeVar("T")
 QUICK_SHARE: Final = 0.45
 QUICK_TRIES: Final = 2
 FAST_FORWARD_SECONDS: Final = 300.0
@@ -62,14 +63,28 @@ def run_oracle(scenario: Scenario, tries: int) -> Score:
     return score_of(scenario.name, ORACLE, setting, True, found.result, outages)
 
 
-def run_rival(scenario: Scenario, rival: int, setting: int, is_tuning: bool) -> Score:
-    """setting: 0 for the published one, else of the grid."""
+def run_rival(scenario: Scenario, setup: Setup, rival: int, setting: int, least: float) -> Score:
+    """setting: 0 for the published one, else of the grid. least: as `least_good_ratio`."""
     one = RIVALS[rival]
     chosen = one.published if setting == 0 else one.grid[setting - 1]
-    setup = scenario.tuning if is_tuning else scenario.scoring
     world = World(setup.slo, setup.profile, setup.max_replicas)
-    result = simulate(setup, chosen.make(world))
+    result = simulate(setup, chosen.make(world), least_good_ratio=least)
     return score_of(scenario.name, one.name, chosen.text, setting == 0, result, setup.outages)
+
+
+def score_rival(scenario: Scenario, rival: int, setting: int) -> Score:
+    return run_rival(scenario, scenario.scoring, rival, setting, 0.0)
+
+
+def tune_rival(scenario: Scenario, rival: int) -> list[Score]:
+    """A score for each setting. One that can no longer be the best is not run to its end: the best
+    is the same as if all were."""
+    scores: list[Score] = []
+    for setting in range(1 + len(RIVALS[rival].grid)):
+        best = max((score.good_ratio for score in scores), default=0.0)
+        least = min(_target(), best)
+        scores.append(run_rival(scenario, scenario.tuning, rival, setting, least))
+    return scores
 
 
 def fast_forward_error(scenario: Scenario) -> str:
@@ -112,31 +127,27 @@ class Board:
                 *(pool.submit(run_oracle, s, self._scale.tries) for s in self._scenarios),
                 *(pool.submit(run_own, s) for s in self._scenarios),
             ]
-            tuning: dict[tuple[int, int], list[Future[Score]]] = {}
+            tuning: dict[tuple[int, int], Future[list[Score]]] = {}
             for place, scenario in enumerate(self._scenarios):
-                for rival, one in enumerate(RIVALS):
+                for rival in range(len(RIVALS)):
                     if self._scale.is_tuned:
-                        tuning[place, rival] = [
-                            pool.submit(run_rival, scenario, rival, setting, True)
-                            for setting in range(1 + len(one.grid))
-                        ]
-                    scored.append(pool.submit(run_rival, scenario, rival, 0, False))
+                        tuning[place, rival] = pool.submit(tune_rival, scenario, rival)
+                    scored.append(pool.submit(score_rival, scenario, rival, 0))
             tuned_scores = []
-            for (place, rival), futures in tuning.items():
-                found = [self._told(future) for future in futures]
+            for (place, rival), future in tuning.items():
+                found = self._told(future)
                 tuned_scores += found
                 best = found.index(tuned(found, _target()))
                 if best:
-                    scenario = self._scenarios[place]
-                    scored.append(pool.submit(run_rival, scenario, rival, best, False))
+                    scored.append(pool.submit(score_rival, self._scenarios[place], rival, best))
             return tuned_scores, [self._told(future) for future in scored]
 
-    def _told(self, future: Future[Score]) -> Score:
+    def _told(self, future: Future[T]) -> T:
         score = future.result()
         self._done += 1
         minutes = (time.monotonic() - self._begun) / 60
         if sys.stderr.isatty():
-            print(f"\r{self._done} simulations, {minutes:.1f} min", end="", file=sys.stderr)
+            print(f"\r{self._done} runs, {minutes:.1f} min", end="", file=sys.stderr)
         return score
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from fastgen_balancer.behavior import Change, Wished
 from fastgen_balancer.capacity import Capacity, Judgement
 from fastgen_balancer.demand import Demand
+from fastgen_balancer.in_flight import InFlight
 from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
 from fastgen_balancer.trend import Sample
 
@@ -92,6 +93,8 @@ class Memory:
     """When the metrics were known last."""
     idle_since: float | None = None
     """Since when each decision knew that nothing arrived, waited or ran."""
+    in_flight: InFlight | None = None
+    """Requests per replica, and what they say of the demand."""
     reversals: int = 0
     """How often the number went the other way than the time before."""
 
@@ -138,3 +141,5 @@ class Sight:
     """Demand per replica at which the SLO was missed."""
     highest: float
     """Demand of the last minutes, as which `missed` counts."""
+    load: float | None
+    """Of a replica by its requests in flight, as a share of `most`."""

@@ -15,6 +15,8 @@ from fastgen_balancer.turnover import Turnover, retry_after_seconds, wait_second
 
 EMPTY_GRACE_SECONDS: Final = 2.0
 """How long held requests outlive the last endpoint: its successor may be about to be heard of."""
+PATIENCE_SECONDS: Final = 2.0
+"""A queue whose oldest request has waited for longer is served from its other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Held:
 
     id: str
     request: Request
+    since: float
     placed: "asyncio.Future[Placed | Refusal]"
     without_endpoint: bool = False
     """Whether it waits for the first replica, rather than for room."""
@@ -41,8 +44,19 @@ class Held:
 Answer: TypeAlias = Placed | Held | Refusal
 
 
+def next_place(waited_seconds: float) -> int:
+    """Whose turn it is in a queue, oldest first, whose oldest has waited for so long.
+
+    First come first served until that makes everybody late; then the last come, who may yet be in
+    time, while those who wait in vain are refused in the end ("adaptive LIFO": Maurer, "Fail at
+    Scale", ACM Queue 13(8), 2015).
+    """
+    return -1 if waited_seconds > PATIENCE_SECONDS else 0
+
+
 class Dispatcher:
-    """Invariant: while the queue holds a request, no later one that generates overtakes it."""
+    """Invariant: while the queue holds a request, no later one that generates passes by it: whose
+    turn it is, `next_place` says."""
 
     def __init__(
         self,
@@ -85,9 +99,10 @@ class Dispatcher:
         if not is_empty and self._is_too_late(request):
             return Refusal.DEADLINE
         future: asyncio.Future[Placed | Refusal] = asyncio.get_running_loop().create_future()
-        held = Held(request_id, request, future, is_empty)
+        now = self._clock()
+        held = Held(request_id, request, now, future, is_empty)
         self._queue.append(held)
-        self._turnover.begin(self._clock())
+        self._turnover.begin(now)
         if is_empty:
             self._on_wait()
         return held
@@ -104,13 +119,14 @@ class Dispatcher:
         return self._reason()
 
     def pump(self) -> None:
-        """Places held requests, first come first served, while there is room.
+        """Places held requests, each in its turn, while there is room.
 
         Refuses them when there has been no endpoint for EMPTY_GRACE_SECONDS.
         """
         had_endpoints = self._empty_since is None
         while self._queue:
-            held = self._queue[0]
+            place = self._turn()
+            held = self._queue[place]
             if not held.placed.done():
                 answer = self._send(held.id, held.request)
                 if isinstance(answer, Refusal) and not self._is_abandoned():
@@ -118,10 +134,13 @@ class Dispatcher:
                 held.placed.set_result(answer)
                 if isinstance(answer, Placed):
                     self._turnover.placed(self._clock())
-            self._queue.popleft()
+            del self._queue[place]
         self._note_length()
         if self._queue and had_endpoints and self._empty_since is not None:
             self._wake()
+
+    def _turn(self) -> int:
+        return next_place(self._clock() - self._queue[0].since)
 
     def _wake(self) -> None:
         """The last replica has gone while requests wait for room."""
@@ -136,7 +155,8 @@ class Dispatcher:
         if request.deadline is None:
             return False
         now = self._clock()
-        wait = wait_seconds(self.queued, self._turnover.rate(now)) or 0.0
+        ahead = self.queued if not self._queue or self._turn() == 0 else 0
+        wait = wait_seconds(ahead, self._turnover.rate(now)) or 0.0
         return now + wait >= request.deadline
 
     def _place(self, request_id: str, request: Request) -> Placed | Refusal:

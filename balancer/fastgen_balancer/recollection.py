@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
+from fastgen_balancer import in_flight
 from fastgen_balancer.behavior import Change
 from fastgen_balancer.capacity import Capacity
 from fastgen_balancer.decision import Memory
@@ -87,6 +88,7 @@ def _in_step(memory: Memory, now: float) -> Memory:
         missed_since=None,
         idle_since=None,
         known_at=moved(memory.known_at),
+        in_flight=in_flight.moved(memory.in_flight, jump),
     )
 
 

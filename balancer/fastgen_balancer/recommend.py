@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from fastgen_balancer import in_flight
 from fastgen_balancer.capacity import (
     SETTLED_SECONDS,
     Judgement,
@@ -81,6 +82,7 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
     lack = lack_of(signals, policy)
     memory = _look_for_rest(signals, demand, lack, memory, now)
     ready = min(local.ready_endpoints, signals.replicas)
+    memory = _note_in_flight(signals, None if lack else demand, ready, memory, now)
 
     def lasted(begun: float | None, seconds: float) -> bool:
         return begun is not None and now - begun >= seconds
@@ -106,8 +108,20 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         most=memory.capacity.most_at(now),
         missed=memory.capacity.missed_at(now),
         highest=_highest(demand, memory),
+        load=in_flight.load_of(memory.in_flight),
     )
     return sight, memory
+
+
+def _note_in_flight(
+    signals: Signals, demand: Demand | None, ready: int, memory: Memory, now: float
+) -> Memory:
+    local, load = signals.local, None
+    if demand is not None and ready and memory.pending_since is None:
+        load = demand.present / ready / max(memory.capacity.most_at(now), 1e-9)
+    requests = local.in_flight_requests + local.queued_requests
+    noted = in_flight.note(memory.in_flight, requests, ready, load, now)
+    return replace(memory, in_flight=noted)
 
 
 def _look_ahead(demand: Demand | None, memory: Memory, now: float) -> tuple[Demand | None, Memory]:
@@ -115,7 +129,8 @@ def _look_ahead(demand: Demand | None, memory: Memory, now: float) -> tuple[Dema
     if demand is None:
         return None, memory
     samples = note(memory.samples, max(0.0, demand.arriving), now)
-    ahead = rise_ahead(samples, demand.lead_seconds)
+    # A rate is that of half a window ago.
+    ahead = rise_ahead(samples, demand.lead_seconds + SHORT_WINDOW_SECONDS / 2)
     return replace(demand, ahead=ahead), replace(memory, samples=samples)
 
 

@@ -7,7 +7,8 @@ from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import Unknown
 
-SPARE = 0.5
+MOST_NEEDED = 1_000_000
+SPARE = 0.8
 """Replicas that would be fuller than this do not get a load that they never carried."""
 
 
@@ -24,7 +25,13 @@ def wish_for(sight: Sight, policy: Policy) -> Wish:
         return _at_zero(sight)
     calls = [
         call
-        for call in (_queue(sight), _endpoints(sight), _slo(sight, policy), _demand(sight, policy))
+        for call in (
+            _queue(sight),
+            _endpoints(sight),
+            _slo(sight, policy),
+            _demand(sight, policy),
+            _in_flight(sight, policy),
+        )
         if call is not None and call.replicas > sight.ready
     ]
     if calls:
@@ -51,13 +58,14 @@ def _at_zero(sight: Sight) -> Wish:
 def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
     """Lets a call through unless replicas that are still to come may do.
 
-    They surely do not where more arrives than all of them carry. Otherwise nobody knows by how much
-    the call is right, and it doubles the ready ones at most.
+    They surely do not where more arrives than all of them carry: that is asked for even where no
+    node takes those that wait, since whoever adds nodes adds them for pods. Otherwise nobody knows
+    by how much the call is right, and it doubles the ready ones at most.
     """
     current, firm = sight.replicas, _firm(sight, policy)
     replicas = max(firm, min(call.replicas, 2 * max(1, sight.ready)))
     missing = max(0, current - sight.ready)
-    if sight.blocked:
+    if sight.blocked and firm <= current:
         text = f"no node takes {missing} of {current}, nor would one take more"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.CAPACITY_BLOCKED,))
     # With new ones just ready neither what each does nor what waits for whom is settled.
@@ -113,6 +121,20 @@ def _demand(sight: Sight, policy: Policy) -> Wish | None:
     )
     if total <= sight.ready * each * (1 + policy.up_tolerance):
         return None
+    return Wish(needed(total, each), Rule.DEMAND_ABOVE_CAPACITY, text)
+
+
+def _in_flight(sight: Sight, policy: Policy) -> Wish | None:
+    """The demand by the requests in flight, while nothing else tells of it."""
+    if sight.demand is not None or sight.load is None:
+        return None
+    total, each = sight.load * sight.most * sight.ready, sight.most * policy.headroom
+    if total <= sight.ready * each * (1 + policy.up_tolerance):
+        return None
+    text = (
+        f"{sight.local.in_flight_requests} requests in flight are about {total:.2f} "
+        f"engine-seconds/s, more than {policy.headroom:.0%} of what {_replicas(sight.ready)} can do"
+    )
     return Wish(needed(total, each), Rule.DEMAND_ABOVE_CAPACITY, text)
 
 
@@ -196,7 +218,8 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
     if least >= current:
         return None
     if sight.carried:
-        fits = max(1, least, needed(demand.present, sight.carried * share))
+        # What was carried well needs no margin, what would raise them again does.
+        fits = max(1, least, needed(demand.present, min(sight.carried, sight.most * share)))
         if fits < current:
             text = (
                 f"{demand.present:.2f} engine-seconds/s are asked for, {_replicas(fits)} did "
@@ -215,7 +238,7 @@ def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
     fewer = sight.replicas - 1
     present = sight.demand.present if sight.demand else 0.0
     load = present / fewer
-    if load > sight.most * share:
+    if load >= sight.most * share:
         return None
     fill = max(
         max(r.kv_usage or 0.0, (r.running or 0.0) / policy.max_concurrent_requests)
@@ -247,7 +270,11 @@ def _running(sight: Sight) -> float:
 
 
 def needed(demand: float, each: float) -> int:
-    """Replicas that carry the demand."""
+    """Replicas that carry the demand; MOST_NEEDED where one of them was seen to carry nothing."""
+    if demand <= 0:
+        return 0
+    if demand >= each * MOST_NEEDED:
+        return MOST_NEEDED
     # The last digits of a sum must not add a replica.
     return ceil(demand / each - 1e-9)
 

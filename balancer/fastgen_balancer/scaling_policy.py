@@ -41,11 +41,13 @@ class Policy:
     """Share by which the demand must fall below it."""
     capacity_key: str = ""
     """Changes when what was learned about a replica's capacity no longer holds."""
-    headroom: float = 0.85
-    """Share of a replica's capacity that is planned with."""
-    down_margin: float = 0.8
-    """Fewer replicas must stay below this share of what would raise them again: more than noise
-    of 10 % either way can bridge (1.1 / 0.9 < 1 / 0.8)."""
+    headroom: float = 0.9
+    """Share of a replica's capacity that is planned with. Demand is that of 30 s, so its peaks
+    count, and what is beyond them waits for seconds."""
+    down_margin: float = 0.9
+    """Fewer replicas must stay below this share of what would raise them again: noise of 5 % either
+    way does not bridge it (1.05 / 0.95 < 1 / 0.9), and faster noise than the stabilisation window
+    has its highest demand in it."""
     min_samples: float = 20.0
     """Fewer requests than that say nothing about a percentage."""
     stale_seconds: float = 30.0

@@ -17,7 +17,14 @@ from fastgen_balancer.signals import (
     Unknown,
 )
 
-POLICY = Policy(min_replicas=1, max_replicas=8, target_ratio=0.99, max_concurrent_requests=64)
+POLICY = Policy(
+    min_replicas=1,
+    max_replicas=8,
+    target_ratio=0.99,
+    max_concurrent_requests=64,
+    headroom=0.85,
+    down_margin=0.8,
+)
 UNREACHABLE = Unknown("QueryFailed", "Prometheus did not answer")
 
 

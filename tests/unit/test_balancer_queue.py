@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_balancer.deadline import timeout_seconds
-from fastgen_balancer.dispatch import EMPTY_GRACE_SECONDS, Dispatcher, Held, Placed
+from fastgen_balancer.dispatch import (
+    EMPTY_GRACE_SECONDS,
+    PATIENCE_SECONDS,
+    Dispatcher,
+    Held,
+    Placed,
+)
 from fastgen_balancer.pick import Refusal, Request
 from fastgen_balancer.turnover import (
     JITTER,
@@ -115,6 +121,37 @@ async def test_who_would_wait_too_long_is_told_at_once() -> None:
     assert dispatcher.offer("late", until(clock.now + 4.5)) is Refusal.DEADLINE
     assert isinstance(dispatcher.offer("in-time", until(clock.now + 5.5)), Held)
     assert 6 <= dispatcher.retry_after_seconds() <= 9
+
+
+async def test_a_queue_that_stands_is_served_from_its_end() -> None:
+    """In overload some are in time instead of none; short queues are first come first served."""
+    clock = Clock()
+    dispatcher = full(clock)
+    fleet = dispatcher._fleet
+    held = []
+    for i in range(4):
+        one = dispatcher.offer(f"r{i}", WORK)
+        assert isinstance(one, Held)
+        held.append(one)
+
+    def placed_next() -> list[str]:
+        fleet.hear("a", report(clock.now, running=0, capacity=1))
+        before = {one.id for one in held if one.placed.done()}
+        dispatcher.pump()
+        return [one.id for one in held if one.placed.done() and one.id not in before]
+
+    clock.now += PATIENCE_SECONDS / 2
+    assert placed_next() == ["r0"]
+    clock.now += PATIENCE_SECONDS
+    assert placed_next() == ["r3"]
+    # Who comes now is the next, so a deadline that leaves one turn is kept.
+    last = dispatcher.offer("last", until(clock.now + 2 * PATIENCE_SECONDS))
+    assert isinstance(last, Held)
+    held.append(last)
+    clock.now += 1
+    assert placed_next() == ["last"]
+    assert dispatcher.withdraw(held[1]) is Refusal.FULL
+    assert dispatcher.queued == 1
 
 
 async def test_the_first_replica_is_waited_for() -> None:

@@ -104,6 +104,18 @@ def test_no_more_is_asked_for_where_no_node_takes_it() -> None:
         assert "no node takes 2 of 4" in decision.message
 
 
+def test_what_arrives_is_asked_for_though_no_node_takes_it_yet() -> None:
+    """Whoever adds nodes adds them for pods that wait."""
+    memory = replace(start(4, NOW), pending_since=NOW - 100)
+    seen = fleet(2, 2.0)
+    much = replace(BLOCKED, metrics=replace(seen, arriving=5.0))
+    decision, _ = recommend(much, POLICY, memory, NOW)
+    assert (decision.replicas, decision.blockers) == (6, ())
+    enough = replace(BLOCKED, metrics=replace(seen, arriving=3.0))
+    decision, _ = recommend(enough, POLICY, memory, NOW)
+    assert (decision.replicas, decision.blockers) == (4, (Blocker.CAPACITY_BLOCKED,))
+
+
 def test_what_no_node_takes_may_go() -> None:
     quiet = Signals(4, local(2), replace(IDLE, replicas=IDLE.replicas[:2]), True)
     assert decide(quiet).replicas == 1

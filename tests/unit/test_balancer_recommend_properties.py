@@ -93,6 +93,20 @@ def test_more_demand_never_means_fewer_replicas(
     assert high.replicas >= low.replicas
 
 
+@pytest.mark.parametrize("least", [0.0, 5e-324, 1e-300])
+@pytest.mark.parametrize("arriving", [0.0, 1.0, 1e6])
+def test_a_replica_that_does_nothing_breaks_no_decision(least: float, arriving: float) -> None:
+    stuck = Capacity(None, Seen(least, NOW), missed=Seen(least, NOW))
+    memory = Memory(capacity=stuck, replicas=2)
+    reading = ReplicaReading("r", 1.0, True, work=0.0, running=0.0, kv_usage=0.0)
+    counts = Outcomes({Outcome.GOOD: 100.0}, 30.0)
+    for done in (0.0, arriving):
+        seen = MetricSignals((reading, reading), arriving, 1.0, done, 0.0, 0.0, counts, counts)
+        signals = Signals(2, LocalSignals(0, 0, 2, 0), seen)
+        decision, _ = recommend(signals, POLICY, memory, NOW)
+        assert 1 <= decision.replicas <= POLICY.max_replicas
+
+
 @dataclass
 class Fleet:
     """Replicas of a known capacity under an offered load; cold starts take their time."""
@@ -205,8 +219,18 @@ def test_noise_changes_nothing_twice(share: float, replicas: int) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.floats(0.01, 7), st.lists(st.floats(0.9, 1.1), min_size=20, max_size=20))
-def test_no_flapping_once_the_capacity_is_known(load: float, noise: list[float]) -> None:
+@given(
+    st.floats(0.01, 7),
+    st.sampled_from([(0.05, POLICY.down_margin), (0.1, 0.8)]),
+    st.lists(st.floats(-1, 1), min_size=20, max_size=20),
+)
+def test_no_flapping_once_the_capacity_is_known(
+    load: float, width_and_margin: tuple[float, float], strays: list[float]
+) -> None:
+    """Noise slower than the window: the margin for going down bridges it, whatever it does."""
+    width, margin = width_and_margin
+    policy = replace(POLICY, down_margin=margin)
+    noise = [1 + width * stray for stray in strays]
     memory = Memory(capacity=Capacity(Seen(1.0, 0.0), Seen(1.0, 0.0)), replicas=4)
     replicas, directions = 4, []
     for i in range(400):
@@ -216,7 +240,7 @@ def test_no_flapping_once_the_capacity_is_known(load: float, noise: list[float])
         sight = fleet.step(min(offered, 0.99 * replicas), now, 5.0)
         assert isinstance(sight.metrics, MetricSignals)
         sight = replace(sight, metrics=replace(sight.metrics, arriving=offered))
-        decision, memory = recommend(sight, POLICY, memory, now)
+        decision, memory = recommend(sight, policy, memory, now)
         if decision.replicas != replicas:
             directions.append(decision.replicas > replicas)
             replicas = decision.replicas
@@ -230,8 +254,8 @@ def test_zero_traffic_is_quiet() -> None:
 def test_a_slow_start_does_not_cascade() -> None:
     fleet = Fleet(capacity=1.0, cold_start=300.0)
     policy = replace(POLICY, pending_seconds=600.0)
-    changes = live(lambda _: 1.8, 330.0, fleet, policy)
-    # What 1.8 needs with a headroom of 85 %, however long it takes to come.
+    changes = live(lambda _: 2.0, 330.0, fleet, policy)
+    # What 2.0 needs with a headroom of 90 %, however long it takes to come.
     assert [n for _, n, _ in changes] == [3]
 
 

@@ -1,5 +1,6 @@
 """The engine's step: what it reports, and how it heeds a pace."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,16 @@ class ToyRunner:
 
 def engine_of(mode: BudgetMode) -> Engine:
     return Engine(ToyRunner(), Limits(32, 8, 8, 500, budget_mode=mode))
+
+
+def test_who_waited_at_a_balancer_is_late_the_sooner() -> None:
+    engine = Engine(ToyRunner(), Limits(32, 1, 8, 500))
+    engine.set_pace(Pace(first_token_seconds=60.0))
+    now = time.monotonic()
+    engine.add(replace(request("waited", 5, 1), arrived=now, waited=61.0))
+    engine.add(replace(request("came", 5, 1), arrived=now + 1.0))
+    ended = [t.request_id for _ in range(2) for t in engine.step().committed.tokens]
+    assert ended == ["came", "waited"]
 
 
 def test_steps_report_what_was_expected_of_them() -> None:

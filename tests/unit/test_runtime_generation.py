@@ -171,9 +171,10 @@ def test_the_models_defaults_fill_in_what_is_left_out() -> None:
 def test_a_request_holds_what_the_scheduler_needs() -> None:
     asked = replace(
         ASKED, max_tokens=3, min_tokens=2, stop_token_ids=[7], priority=-4, deadline=9.0,
-        num_prompt_logprobs=1, grammar=REGEX, ignore_eos=True,
+        num_prompt_logprobs=1, grammar=REGEX, ignore_eos=True, waited_seconds=1.5,
     )  # fmt: skip
     new = new_request(asked, "5", [1, 2], 10, DEFAULTS, arrived=4.5)
+    assert new.waited == 1.5
     assert (new.request_id, new.prompt_token_ids, new.max_tokens) == ("5", [1, 2], 3)
     assert (new.min_tokens, new.stop_token_ids, new.ignore_eos) == (2, (7,), True)
     assert (new.priority, new.arrived, new.deadline) == (-4, 4.5, 9.0)

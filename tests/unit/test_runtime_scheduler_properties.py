@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +68,9 @@ class Situation:
     def add(self, new: NewRequest) -> None:
         # Long prompts are due later, and some of them before the short ones that came first.
         due = len(self.taken) + 3.0 * len(new.prompt_token_ids)
-        refusal = self.scheduler.add(new, due=due)
+        # Every other one has a target that it may miss.
+        late_at = len(self.taken) / 2 if len(self.taken) % 2 else inf
+        refusal = self.scheduler.add(new, due=due, late_at=late_at)
         if refusal is None:
             self.taken[new.request_id] = new
             self.got[new.request_id] = []

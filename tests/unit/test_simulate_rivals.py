@@ -28,6 +28,7 @@ class Seen:
     means: dict[float, float] = field(default_factory=dict)
     p95: float | None = None
     told: Traffic | None = None
+    capacity_blocked: bool = False
 
     def live(self) -> tuple[PodReading, ...]:
         return self.pods or ()

@@ -7,6 +7,7 @@ from typing import Final
 
 from fastgen_api.names import Port
 from fastgen_balancer.account import EXPECTED_OUTPUT_TOKENS, Report, Sent
+from fastgen_balancer.dispatch import next_place
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.load import INTERVAL_SECONDS
@@ -20,7 +21,7 @@ LONGEST_WAIT_SECONDS: Final = 30.0
 
 
 class Balancing:
-    """Invariant: while the queue holds a request, no later one overtakes it."""
+    """Invariant: while the queue holds a request, no later one passes by it."""
 
     def __init__(self, clock: Callable[[], float], seed: int, max_concurrent_requests: int) -> None:
         self.queue: deque[Call] = deque()
@@ -55,14 +56,16 @@ class Balancing:
         moved: list[tuple[Call, str | Refusal]] = []
         if self.queue:
             self._listen()
+        now = self._clock()
+        while self.queue and now - self.queue[0].arrived >= LONGEST_WAIT_SECONDS:
+            moved.append((self.queue.popleft(), Refusal.FULL))
         while self.queue:
-            call = self.queue[0]
-            answer: str | Refusal = self._send(call)
+            place = next_place(now - self.queue[0].arrived)
+            call = self.queue[place]
+            answer = self._send(call)
             if isinstance(answer, Refusal):
-                if self._clock() - call.arrived < LONGEST_WAIT_SECONDS:
-                    break
-                answer = Refusal.FULL
-            self.queue.popleft()
+                break
+            del self.queue[place]
             moved.append((call, answer))
         return moved
 

@@ -82,6 +82,10 @@ class Monitoring:
     def ready(self) -> int:
         return self._fleet.count(Phase.READY)
 
+    @property
+    def capacity_blocked(self) -> bool:
+        return self._fleet.count(Phase.PENDING) > 0
+
     def scrape(self) -> None:
         """One scrape of everything, `SCRAPE_SECONDS` after the last."""
         now = self.now

@@ -259,8 +259,9 @@ class Replica:
             _GREEDY,
             arrived=call.timings.arrived,
         )
-        due = self._pace.due(call.timings.arrived, call.prompt_tokens)
-        refusal = self._scheduler.add(new, due=due)
+        due = self._pace.due(call.arrived, call.prompt_tokens)
+        late_at = self._pace.late_at(call.arrived, call.prompt_tokens)
+        refusal = self._scheduler.add(new, due=due, late_at=late_at)
         if refusal is not None:
             raise RuntimeError(f"a request that the picker sent was refused: {refusal.message}")
         self._workload.arrive(self._scheduler.asked(call.id), self.profile.cost, self._pace)

@@ -52,6 +52,11 @@ class Observation(Protocol):
 
     @property
     def ready(self) -> int: ...
+    @property
+    def capacity_blocked(self) -> bool:
+        """Whether a pod waits for a GPU: the condition CapacityBlocked."""
+        ...
+
     def live(self) -> tuple[PodReading, ...]:
         """The ready replicas by their own word, Prometheus or not."""
         ...
@@ -106,7 +111,8 @@ class OwnScaler:
     def decide(self, seen: Observation) -> int:
         if self._memory is None:
             self._memory = start(seen.replicas, seen.now)
-        signals = Signals(seen.replicas, seen.local(), seen.metrics(self.windows))
+        metrics = seen.metrics(self.windows)
+        signals = Signals(seen.replicas, seen.local(), metrics, seen.capacity_blocked)
         decision, self._memory = recommend(signals, self._policy, self._memory, seen.now)
         if decision.replicas != seen.replicas:
             self.rules[decision.rule] = self.rules.get(decision.rule, 0) + 1

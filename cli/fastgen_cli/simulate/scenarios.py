@@ -87,6 +87,13 @@ def _with_late_gpus(setup: Setup) -> Setup:
     return replace(setup, supply=Supply(at_once=4, late_seconds=300.0, late_slowdown=1.5))
 
 
+def _with_crashes(setup: Setup) -> Setup:
+    """One, then two at once, then one while Prometheus is down, which it is for a while yet."""
+    crashes = tuple(share * setup.seconds for share in (0.15, 0.4, 0.4005, 0.7))
+    outage = Outage(0.65 * setup.seconds, 0.9 * setup.seconds, OutageKind.UNREACHABLE)
+    return replace(setup, crashes=crashes, outages=(outage,))
+
+
 SHAPES: Final = (
     _Shape("steady", steady(4.0), 4.0, 1800.0, 5, is_steady=True),
     _Shape("step", step(2.0, 8.0, 400.0, 1300.0), 8.0, 2100.0, 3),
@@ -95,6 +102,7 @@ SHAPES: Final = (
     _Shape("metric outage at peak", diurnal(1.0, 8.0, 2400.0), 8.0, 2400.0, 2, _with_outage),
     _Shape("slow GPUs arriving late", ramp(2.0, 7.0, 300.0, 1200.0), 7.0, 2100.0, 3,
            _with_late_gpus),
+    _Shape("crashes, then an outage", steady(4.0), 4.0, 1800.0, 5, _with_crashes),
 )  # fmt: skip
 """The day is pressed into an hour: a cold start is as long as 24 minutes of it."""
 

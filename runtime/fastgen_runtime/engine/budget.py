@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from fastgen_api.spec import BudgetMode, most_step_tokens
@@ -46,6 +47,12 @@ class Pace:
         """
         per_token = self.seconds_per_prompt_token or _USUAL_SECONDS_PER_PROMPT_TOKEN
         return arrived + self.first_token_seconds + per_token * num_prompt_tokens
+
+    def late_at(self, arrived: float, num_prompt_tokens: int) -> float:
+        """From when on a request's first token misses its target; infinity without one."""
+        if not (self.first_token_seconds or self.seconds_per_prompt_token):
+            return inf
+        return self.due(arrived, num_prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,10 @@ class Engine:
 
     def add(self, new: NewRequest, constraint: Constraint | None = None) -> Refusal | None:
         """Takes a request, or says why not; constraint: what its grammar allows."""
-        due = self._pace.due(new.arrived, len(new.prompt_token_ids))
-        refusal = self._scheduler.add(new, constraint, due)
+        num_prompt = len(new.prompt_token_ids)
+        came = new.arrived - new.waited
+        due, late_at = self._pace.due(came, num_prompt), self._pace.late_at(came, num_prompt)
+        refusal = self._scheduler.add(new, constraint, due, late_at)
         if refusal is None:
             asked = self._scheduler.asked(new.request_id)
             self._workload.arrive(asked, self._latency.cost, self._pace)

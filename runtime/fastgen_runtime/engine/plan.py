@@ -12,7 +12,7 @@ from fastgen_api.spec import BudgetMode
 from fastgen_runtime.engine.blocks import BlockPool, blocks_for
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.outlook import LengthHistory, Outlook
-from fastgen_runtime.engine.request import Request
+from fastgen_runtime.engine.request import Request, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Draft:
         # Dicts, for their order and for quick look-ups.
         self.preempted: dict[Request, None] = {}
         # What is being computed, and the turn of the request that does.
-        self._making: dict[bytes, tuple[int, float, int]] = {}
+        self._making: dict[bytes, Turn] = {}
         self._running = dict.fromkeys(running)
         self._pool = pool
         self._block_size = pool.block_size

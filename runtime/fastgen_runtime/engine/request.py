@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from math import inf
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from fastgen_runtime.engine.blocks import chain_digest
 from fastgen_runtime.engine.step import Sampling, TokenLogprobs, TokenMask
+
+Turn: TypeAlias = tuple[int, bool, float, int]
+"""What requests take their turns by: the least first."""
 
 
 class FinishReason(StrEnum):
@@ -75,8 +79,9 @@ class NewRequest:
 
     max_tokens: most output tokens, at least 1. min_tokens: so many come before an end or stop
     token may. stop_token_ids: each ends the output, besides the model's end tokens. priority:
-    smaller ones go first. arrived, deadline: on `time.monotonic`'s clock. num_prompt_logprobs: see
-    `Chunk`. group: requests of the same prompt and group share its blocks, prefix cache or not.
+    smaller ones go first. arrived, deadline: on `time.monotonic`'s clock. waited: seconds at a
+    balancer before. num_prompt_logprobs: see `Chunk`. group: requests of the same prompt and group
+    share its blocks, prefix cache or not.
     """
 
     request_id: str
@@ -92,6 +97,7 @@ class NewRequest:
     num_prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     group: str = ""
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,9 @@ class Request:
     """A request in the engine.
 
     constraint: what its grammar allows next. chain: where the digests of its blocks begin; None
-    when it shares nothing. due: when its first token should come. token_ids: prompt and output.
+    when it shares nothing. due: when its first token should come. late_at: from when on it misses
+    its target. is_late: whether it waits behind those that may still be in time. token_ids: prompt
+    and output.
     num_computed: how many of them are in the KV cache. num_counted: the most that was ever computed
     or found in the cache, so that recomputing counts nothing twice. digests: of the full blocks of
     `token_ids`. num_published: how many blocks of its table the pool knows the content of.
@@ -140,6 +148,8 @@ class Request:
     constraint: Constraint | None = None
     chain: bytes | None = None
     due: float = 0.0
+    late_at: float = inf
+    is_late: bool = False
     token_ids: list[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
     num_computed: int = 0
@@ -167,9 +177,10 @@ class Request:
         return self.new.priority
 
     @property
-    def order(self) -> tuple[int, float, int]:
-        """Its turn among others: by importance, then by when its first token is due."""
-        return self.new.priority, self.due, self.arrival
+    def order(self) -> Turn:
+        """Its turn among others: by importance, then by when its first token is due, those last
+        who miss that whatever happens."""
+        return self.new.priority, self.is_late, self.due, self.arrival
 
     @property
     def num_output_tokens(self) -> int:
@@ -202,3 +213,8 @@ class Request:
         for end in range((len(self.digests) + 1) * block_size, len(self.token_ids) + 1, block_size):
             parent = self.digests[-1] if self.digests else self.chain
             self.digests.append(chain_digest(parent, self.token_ids[end - block_size : end]))
+
+
+def turn_of(request: Request) -> Turn:
+    """Its turn, for sorted lists."""
+    return request.order

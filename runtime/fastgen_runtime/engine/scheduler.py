@@ -4,6 +4,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from fastgen_runtime.engine.blocks import (
     NO_PARENT,
@@ -15,6 +16,7 @@ from fastgen_runtime.engine.blocks import (
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.chunk import make_chunk
 from fastgen_runtime.engine.deadlines import Deadlines
+from fastgen_runtime.engine.lateness import Lateness
 from fastgen_runtime.engine.outlook import Forecast, LengthHistory
 from fastgen_runtime.engine.plan import Admission, Limits, schedule
 from fastgen_runtime.engine.request import (
@@ -26,6 +28,7 @@ from fastgen_runtime.engine.request import (
     RefusalKind,
     Request,
     Started,
+    turn_of,
 )
 from fastgen_runtime.engine.step import Chunk, ChunkResult, Step
 from fastgen_runtime.engine.work import Asked
@@ -73,11 +76,12 @@ class Scheduler:
         self.num_preemptions = 0
         self._eos_token_ids = frozenset(eos_token_ids)
         self._requests: dict[str, Request] = {}
-        # Both in the order of priority, then of when first tokens are due, then of arrival.
+        # Both in the order of `Request.order`.
         self._running: list[Request] = []
         self._waiting: list[Request] = []
         self._arrivals = 0
         self._deadlines = Deadlines()
+        self._lateness = Lateness()
         self._history = LengthHistory(limits.expected_output_tokens)
         self._forecast = Forecast(self._history)
         # How many running requests found each block in the cache.
@@ -102,9 +106,14 @@ class Scheduler:
         return sum(request.num_owed for request in self._requests.values())
 
     def add(
-        self, new: NewRequest, constraint: Constraint | None = None, due: float = 0.0
+        self,
+        new: NewRequest,
+        constraint: Constraint | None = None,
+        due: float = 0.0,
+        late_at: float = inf,
     ) -> Refusal | None:
-        """Takes a request, or says why not. due: when it should have its first token."""
+        """Takes a request, or says why not. due: when it should have its first token; late_at: from
+        when on that misses its target."""
         num_prompt = len(new.prompt_token_ids)
         if new.request_id in self._requests:
             raise ValueError(f"request {new.request_id} is here already")
@@ -122,12 +131,12 @@ class Scheduler:
                 f"{len(self._running)} requests run and {len(self._waiting)} wait, "
                 "which is all that this replica takes",
             )
-        request = Request(new, self._arrivals, constraint, self._chain(new), due)
+        request = Request(new, self._arrivals, constraint, self._chain(new), due, late_at)
         request.extend_digests(self.blocks.block_size)
         request.forecast = self._forecast.tokens(new.max_tokens)
         self._arrivals += 1
         self._requests[new.request_id] = request
-        insort(self._waiting, request, key=_order)
+        insort(self._waiting, request, key=turn_of)
         if new.deadline is not None:
             self._deadlines.add(new.deadline, request, self._requests)
         return None
@@ -151,18 +160,21 @@ class Scheduler:
         now: on `time.monotonic`'s clock. budget: None for all that the limits allow.
         """
         expired = self._drop_expired(now)
+        budget = budget or Budget(self.limits.budget_tokens)
+        self._lateness.sort(self._waiting, budget.cost, now)
         plan = schedule(
             self._running,
             self._waiting,
             self.blocks,
             self.limits,
-            budget or Budget(self.limits.budget_tokens),
+            budget,
             self._history,
             self._hits,
         )
         for request in plan.preempted:
             self._running.remove(request)
-            insort(self._waiting, request, key=_order)
+            self._lateness.preempted(request)
+            insort(self._waiting, request, key=turn_of)
             self._release(request)
         self.num_preemptions += len(plan.preempted)
         num_cached = sum(self._admit(admission, now) for admission in plan.admitted)
@@ -222,7 +234,8 @@ class Scheduler:
         """Lets a request in; how many of its prompt's tokens need not be computed for once."""
         request, block_ids = admission.request, admission.block_ids
         self._waiting.remove(request)
-        insort(self._running, request, key=_order)
+        self._lateness.admitted(request, self._waiting)
+        insort(self._running, request, key=turn_of)
         self.blocks.share(block_ids)
         self._hits.update(block_ids)
         request.block_ids = list(block_ids)
@@ -299,7 +312,3 @@ class Scheduler:
                 raise RuntimeError("the plan gave away blocks that are not there")
             request.block_ids.extend(reserved)
         return make_chunk(request, piece, self._eos_token_ids)
-
-
-def _order(request: Request) -> tuple[int, float, int]:
-    return request.order

@@ -117,6 +117,7 @@ def new_request(
         deadline=generation.deadline,
         num_prompt_logprobs=generation.num_prompt_logprobs,
         grammar=generation.grammar,
+        waited=generation.waited_seconds or 0.0,
     )
 
 
