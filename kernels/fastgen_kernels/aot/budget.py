@@ -57,4 +57,7 @@ def reports(keys: Iterable[str], processes: int) -> Mapping[str, Report]:
 
 def _report(key: str) -> Report:
     entry = catalogue()[key]
-    return report(entry.make(), entry.architecture)
+    try:
+        return report(entry.make(), entry.architecture)
+    except Exception as error:
+        raise RuntimeError(f"{key} cannot be compiled: {error}") from error

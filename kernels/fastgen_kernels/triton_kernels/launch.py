@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch:
@@ -24,3 +26,10 @@ class Launch:
             self.kernel[self.grid](
                 **self.arguments, num_warps=self.num_warps, num_stages=self.num_stages
             )
+
+
+def check_heads_together(name: str, tensor: Tensor) -> None:
+    """Raises ValueError when the heads of [N, heads, size] do not follow one another in memory."""
+    _, heads, size = tensor.shape
+    if tensor.stride(2) != 1 or (heads > 1 and tensor.stride(1) != size):
+        raise ValueError(f"{name}: heads must be side by side, the strides are {tensor.stride()}")
