@@ -28,7 +28,7 @@ _NUM_SMS = {AMPERE: 108, HOPPER: 132}
 _Shape = tuple[int, ...]
 
 
-def layer_entries() -> Iterator[Entry]:
+def entries() -> Iterator[Entry]:
     """Norms, rotary embedding, activations, experts and weights of 8 bits."""
     for architecture, dtype in product((AMPERE, HOPPER), _TYPES):
         for size in (576, 4096, 8192):

@@ -19,7 +19,7 @@ _VOCABULARY = 128_256
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def token_entries() -> Iterator[Entry]:
+def entries() -> Iterator[Entry]:
     """Sampling with and without edits and masks, and log probabilities."""
     for architecture, dtype in product((AMPERE, HOPPER), _TYPES):
         for edited, masked in product((False, True), (False, True)):

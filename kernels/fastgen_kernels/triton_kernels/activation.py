@@ -14,17 +14,16 @@ BLOCK: Final = 1024
 
 
 @triton.jit
-def activated(x, ACTIVATION: tl.constexpr):
+def activated(x, activation: tl.constexpr):
     """Of float32; a NaN stays one."""
-    if ACTIVATION == "silu":
+    if activation == "silu":
         return x * tl.sigmoid(x)
-    elif ACTIVATION == "gelu":
+    if activation == "gelu":
         return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    elif ACTIVATION == "gelu_tanh":
+    if activation == "gelu_tanh":
         # (1 + tanh(u)) / 2 is sigmoid(2 u).
         return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
-    else:
-        return tl.where(x < 0.0, 0.0, x)
+    return tl.where(x < 0.0, 0.0, x)
 
 
 @triton.jit
@@ -33,18 +32,18 @@ def activation_kernel(
     out,
     width,
     row_stride,
-    GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BLOCK: tl.constexpr,
+    gated: tl.constexpr,
+    activation: tl.constexpr,
+    block: tl.constexpr,
 ):
     """x: rows of `width`, or of gates and values, 2 width; out: dense rows of `width`."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * block + tl.arange(0, block)
     mask = column < width
     dtype = out.dtype.element_ty
     source = x + row * row_stride + column
-    result = activated(tl.load(source, mask=mask, other=0.0).to(tl.float32), ACTIVATION)
-    if GATED:
+    result = activated(tl.load(source, mask=mask, other=0.0).to(tl.float32), activation)
+    if gated:
         up = tl.load(source + width, mask=mask, other=0.0).to(tl.float32)
         result = result.to(dtype).to(tl.float32) * up
     tl.store(out + row * width + column, result.to(dtype), mask=mask)
@@ -78,8 +77,8 @@ def activation_launch(x: Tensor, activation: Activation, out: Tensor, *, gated: 
         "out": out,
         "width": width,
         "row_stride": flat.stride(0),
-        "GATED": gated,
-        "ACTIVATION": activation.value,
-        "BLOCK": BLOCK,
+        "gated": gated,
+        "activation": activation.value,
+        "block": BLOCK,
     }
     return Launch(activation_kernel, (len(flat), triton.cdiv(width, BLOCK)), arguments)

@@ -88,9 +88,7 @@ def _edits(
         or adjustment.presence_penalty
     ):
         output = _known(adjustment.output_token_ids, size)
-    tokens, places = np.unique(
-        np.concatenate((bias, banned, prompt, output)), return_inverse=True
-    )
+    tokens, places = np.unique(np.concatenate((bias, banned, prompt, output)), return_inverse=True)
     ends = np.cumsum([len(bias), len(banned), len(prompt)])
     flags, added = np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.float32)
     counts = np.bincount(places[ends[2] :], minlength=len(tokens))

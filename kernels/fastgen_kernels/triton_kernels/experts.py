@@ -23,23 +23,23 @@ COMBINE_BLOCK: Final = 1024
 
 
 @triton.jit
-def group_kernel(indices, order, starts, num_pairs, num_experts, BLOCK: tl.constexpr):
+def group_kernel(indices, order, starts, num_pairs, num_experts, tile: tl.constexpr):
     """Sorts pairs of token and expert by expert, stably; a program for each expert.
 
     order: [pairs] which pair is where; starts: [experts + 1] first place of each expert's pairs.
     """
     expert = tl.program_id(0)
-    smaller = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, num_pairs, BLOCK):
-        pair = start + tl.arange(0, BLOCK)
+    smaller = tl.zeros([tile], tl.int32)
+    for start in range(0, num_pairs, tile):
+        pair = start + tl.arange(0, tile)
         chosen = tl.load(indices + pair, mask=pair < num_pairs, other=num_experts)
         smaller += (chosen < expert).to(tl.int32)
     place = tl.sum(smaller, 0)
     tl.store(starts + expert, place)
     if expert == num_experts - 1:
         tl.store(starts + num_experts, num_pairs)
-    for start in range(0, num_pairs, BLOCK):
-        pair = start + tl.arange(0, BLOCK)
+    for start in range(0, num_pairs, tile):
+        pair = start + tl.arange(0, tile)
         chosen = tl.load(indices + pair, mask=pair < num_pairs, other=num_experts)
         ours = (chosen == expert).to(tl.int32)
         tl.store(order + place + tl.cumsum(ours, 0) - 1, pair, mask=ours != 0)
@@ -59,65 +59,65 @@ def expert_kernel(
     top_k,
     x_stride,
     expert_stride,
-    GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    gated: tl.constexpr,
+    activation: tl.constexpr,
+    tile_experts: tl.constexpr,
+    block_m: tl.constexpr,
+    block_n: tl.constexpr,
+    block_k: tl.constexpr,
 ):
     """A tile of one expert's outputs.
 
-    GATED: x [T, inputs] by token into activation(gate) · up at the pairs' places, gates first in
+    gated: x [T, inputs] by token into activation(gate) · up at the pairs' places, gates first in
     weights [experts, 2 outputs, inputs]. Else x by place into out by pair.
     """
     block = tl.program_id(1)
-    each = tl.arange(0, EXPERTS)
+    each = tl.arange(0, tile_experts)
     begins = tl.load(starts + each, mask=each < num_experts, other=0)
     ends = tl.load(starts + each + 1, mask=each < num_experts, other=0)
-    blocks = (ends - begins + BLOCK_M - 1) // BLOCK_M
+    blocks = (ends - begins + block_m - 1) // block_m
     expert = tl.sum((tl.cumsum(blocks, 0) <= block).to(tl.int32), 0)
     if expert < num_experts:
         block -= tl.sum(tl.where(each < expert, blocks, 0), 0)
-        place = tl.load(starts + expert) + block * BLOCK_M + tl.arange(0, BLOCK_M)
+        place = tl.load(starts + expert) + block * block_m + tl.arange(0, block_m)
         filled = place < tl.load(starts + expert + 1)
         pair = tl.load(order + place, mask=filled, other=0)
-        source = (pair // top_k if GATED else place).to(tl.int64)
-        target = (place if GATED else pair).to(tl.int64)
-        column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        source = (pair // top_k if gated else place).to(tl.int64)
+        target = (place if gated else pair).to(tl.int64)
+        column = tl.program_id(0) * block_n + tl.arange(0, block_n)
         wanted = column < outputs
         matrix = weights + expert.to(tl.int64) * expert_stride
-        step = tl.arange(0, BLOCK_K)
+        step = tl.arange(0, block_k)
         rows = x + source[:, None] * x_stride
         columns = matrix + column.to(tl.int64)[:, None] * inputs
-        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        ups = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for start in range(0, inputs, BLOCK_K):
+        total = tl.zeros([block_m, block_n], tl.float32)
+        ups = tl.zeros([block_m, block_n], tl.float32)
+        for start in range(0, inputs, block_k):
             k = start + step
             a = tl.load(rows + k[None, :], mask=filled[:, None] & (k < inputs)[None, :], other=0.0)
             mask = wanted[:, None] & (k < inputs)[None, :]
             b = tl.load(columns + k[None, :], mask=mask, other=0.0)
             total = tl.dot(a, tl.trans(b), total, input_precision="ieee")
-            if GATED:
+            if gated:
                 above = outputs.to(tl.int64) * inputs
                 b = tl.load(columns + above + k[None, :], mask=mask, other=0.0)
                 ups = tl.dot(a, tl.trans(b), ups, input_precision="ieee")
         dtype = out.dtype.element_ty
-        if GATED:  # rounded where the twin rounds
-            gates = activated(total.to(dtype).to(tl.float32), ACTIVATION)
+        if gated:  # rounded where the twin rounds
+            gates = activated(total.to(dtype).to(tl.float32), activation)
             total = gates.to(dtype).to(tl.float32) * ups.to(dtype).to(tl.float32)
         mask = filled[:, None] & wanted[None, :]
         tl.store(out + target[:, None] * outputs + column[None, :], total.to(dtype), mask=mask)
 
 
 @triton.jit
-def combine_kernel(outputs, weights, out, size, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+def combine_kernel(outputs, weights, out, size, top_k: tl.constexpr, tile: tl.constexpr):
     """A token's weighted sum over its pairs, in float32 and in their order."""
     token = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for number in tl.static_range(TOP_K):
-        pair = token * TOP_K + number
+    column = tl.program_id(1) * tile + tl.arange(0, tile)
+    total = tl.zeros([tile], tl.float32)
+    for number in tl.static_range(top_k):
+        pair = token * top_k + number
         value = tl.load(outputs + pair * size + column, mask=column < size, other=0.0)
         total += tl.load(weights + pair) * value.to(tl.float32)
     tl.store(out + token * size + column, total.to(out.dtype.element_ty), mask=column < size)
@@ -198,18 +198,18 @@ def expert_launches(
         "starts": starts,
         "num_pairs": num_pairs,
         "num_experts": num_experts,
-        "BLOCK": GROUP_BLOCK,
+        "tile": GROUP_BLOCK,
     }
     shared = {
         "order": order,
         "starts": starts,
         "num_experts": num_experts,
         "top_k": top_k,
-        "ACTIVATION": activation.value,
-        "EXPERTS": triton.next_power_of_2(num_experts),
-        "BLOCK_M": tiles.m,
-        "BLOCK_N": tiles.n,
-        "BLOCK_K": tiles.k,
+        "activation": activation.value,
+        "tile_experts": triton.next_power_of_2(num_experts),
+        "block_m": tiles.m,
+        "block_n": tiles.n,
+        "block_k": tiles.k,
     }
     most_blocks = min(num_pairs, num_pairs // tiles.m + num_experts)
     layers = [
@@ -225,7 +225,7 @@ def expert_launches(
                 "outputs": size,
                 "x_stride": source.stride(0),
                 "expert_stride": matrices.stride(0),
-                "GATED": gated,
+                "gated": gated,
             },
             tiles.num_warps,
             tiles.num_stages,
@@ -240,8 +240,8 @@ def expert_launches(
         "weights": weights.contiguous(),
         "out": out,
         "size": hidden,
-        "TOP_K": top_k,
-        "BLOCK": COMBINE_BLOCK,
+        "top_k": top_k,
+        "tile": COMBINE_BLOCK,
     }
     return [
         Launch(group_kernel, (num_experts,), grouping, 4),

@@ -27,38 +27,38 @@ def norm_kernel(
     head_stride,
     size,
     eps,
-    CENTRED: tl.constexpr,
-    ADD: tl.constexpr,
-    WEIGHT: tl.constexpr,
-    BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    centred: tl.constexpr,
+    add: tl.constexpr,
+    has_weight: tl.constexpr,
+    has_bias: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_size: tl.constexpr,
 ):
     """x: row r is at (r // heads) row_stride + (r % heads) head_stride; the others are dense."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
+    column = tl.arange(0, tile_size)
     inside = (column < size)[None, :]
     mask = (row < rows)[:, None] & inside
     dtype = out.dtype.element_ty
     place = (row // heads).to(tl.int64) * row_stride + (row % heads).to(tl.int64) * head_stride
     wide = tl.load(x + place[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     dense = row.to(tl.int64)[:, None] * size + column[None, :]
-    if ADD:
+    if add:
         old = tl.load(residual + dense, mask=mask, other=0.0).to(tl.float32)
         total = (wide + old).to(dtype)
         tl.store(residual + dense, total, mask=mask)
         wide = total.to(tl.float32)
-    if CENTRED:
+    if centred:
         mean = tl.sum(wide, 1) / size
         wide = tl.where(inside, wide - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(wide * wide, 1) / size + eps)
     normed = wide * scale[:, None]
-    if not CENTRED:
+    if not centred:
         normed = normed.to(dtype).to(tl.float32)  # where Hugging Face's models round
-    if WEIGHT:
+    if has_weight:
         factor = tl.load(weight + column, mask=column < size, other=0.0).to(tl.float32)
         normed = normed * factor[None, :]
-    if BIAS:
+    if has_bias:
         offset = tl.load(bias + column, mask=column < size, other=0.0).to(tl.float32)
         normed = normed + offset[None, :]
     tl.store(out + dense, normed.to(dtype), mask=mask)
@@ -154,12 +154,12 @@ def norm_launch(
         "head_stride": head_stride,
         "size": size,
         "eps": eps,
-        "CENTRED": centred,
-        "ADD": residual is not None,
-        "WEIGHT": weight is not None,
-        "BIAS": bias is not None,
-        "ROWS": tiles.rows,
-        "BLOCK": tiles.block,
+        "centred": centred,
+        "add": residual is not None,
+        "has_weight": weight is not None,
+        "has_bias": bias is not None,
+        "tile_rows": tiles.rows,
+        "tile_size": tiles.block,
     }
     grid = (triton.cdiv(rows, tiles.rows),)
     return Launch(norm_kernel, grid, arguments, tiles.num_warps)

@@ -35,39 +35,39 @@ def linear_kernel(
     x_stride,
     groups,
     split,
-    GROUP: tl.constexpr,
-    BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    group: tl.constexpr,
+    has_bias: tl.constexpr,
+    block_m: tl.constexpr,
+    block_n: tl.constexpr,
+    block_k: tl.constexpr,
 ):
     """Tile of x values^T, of `split` inputs: out [splits, tokens, outputs].
 
-    GROUP: inputs of a scale, a multiple of BLOCK_K; 0: all. split: a multiple of BLOCK_K.
+    group: inputs of a scale, a multiple of block_k; 0: all. split: a multiple of block_k.
     """
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(0) * block_n + tl.arange(0, block_n)
+    row = tl.program_id(1) * block_m + tl.arange(0, block_m)
     part = tl.program_id(2)
     wanted, filled = column < outputs, row < num_tokens
     rows = x + row.to(tl.int64)[:, None] * x_stride
     columns = values + column.to(tl.int64)[:, None] * inputs
-    step = tl.arange(0, BLOCK_K)
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    step = tl.arange(0, block_k)
+    total = tl.zeros([block_m, block_n], tl.float32)
     first = part * split
-    for start in range(first, tl.minimum(first + split, inputs), BLOCK_K):
+    for start in range(first, tl.minimum(first + split, inputs), block_k):
         k = start + step
         a = tl.load(rows + k[None, :], mask=filled[:, None] & (k < inputs)[None, :], other=0.0)
         b = tl.load(columns + k[None, :], mask=wanted[:, None] & (k < inputs)[None, :], other=0.0)
         b = tl.trans(b.to(a.dtype))
-        if GROUP > 0:
-            place = scales + column.to(tl.int64) * groups + start // GROUP
+        if group > 0:
+            place = scales + column.to(tl.int64) * groups + start // group
             scale = tl.load(place, mask=wanted, other=0.0)
             total += tl.dot(a, b, input_precision="ieee") * scale[None, :]
         else:
             total = tl.dot(a, b, total, input_precision="ieee")
-    if GROUP == 0:
+    if group == 0:
         total *= tl.load(scales + column, mask=wanted, other=0.0)[None, :]
-    if BIAS:
+    if has_bias:
         total += tl.load(bias + column, mask=wanted, other=0.0).to(tl.float32)[None, :]
     target = (part.to(tl.int64) * num_tokens + row)[:, None] * outputs + column[None, :]
     tl.store(out + target, total.to(out.dtype.element_ty), mask=filled[:, None] & wanted[None, :])
@@ -75,17 +75,17 @@ def linear_kernel(
 
 @triton.jit
 def sum_kernel(
-    parts, bias, out, num_tokens, outputs, splits, BIAS: tl.constexpr, BLOCK: tl.constexpr
+    parts, bias, out, num_tokens, outputs, splits, has_bias: tl.constexpr, block: tl.constexpr
 ):
     """out [tokens, outputs] of parts [splits, tokens, outputs], added up in order."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * block + tl.arange(0, block)
     mask = column < outputs
-    total = tl.zeros([BLOCK], tl.float32)
-    for number in range(0, splits):
+    total = tl.zeros([block], tl.float32)
+    for number in range(splits):
         place = (tl.cast(number, tl.int64) * num_tokens + row) * outputs
         total += tl.load(parts + place + column, mask=mask, other=0.0)
-    if BIAS:
+    if has_bias:
         total += tl.load(bias + column, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + row * outputs + column, total.to(out.dtype.element_ty), mask=mask)
 
@@ -160,9 +160,7 @@ def linear_launches(
     splits = max(1, triton.cdiv(inputs, tiles.split))
     parts = out
     if splits > 1:
-        parts = torch.empty(
-            (splits, num_tokens, outputs), dtype=torch.float32, device=x.device
-        )
+        parts = torch.empty((splits, num_tokens, outputs), dtype=torch.float32, device=x.device)
     arguments = {
         "x": x,
         "values": weight.values,
@@ -175,11 +173,11 @@ def linear_launches(
         "x_stride": x.stride(0),
         "groups": weight.scales.shape[1],
         "split": tiles.split,
-        "GROUP": weight.group or 0,
-        "BIAS": bias is not None and splits == 1,
-        "BLOCK_M": tiles.m,
-        "BLOCK_N": tiles.n,
-        "BLOCK_K": tiles.k,
+        "group": weight.group or 0,
+        "has_bias": bias is not None and splits == 1,
+        "block_m": tiles.m,
+        "block_n": tiles.n,
+        "block_k": tiles.k,
     }
     grid = (triton.cdiv(outputs, tiles.n), triton.cdiv(num_tokens, tiles.m), splits)
     launches = [Launch(linear_kernel, grid, arguments, tiles.num_warps, tiles.num_stages)]
@@ -191,8 +189,8 @@ def linear_launches(
             "num_tokens": num_tokens,
             "outputs": outputs,
             "splits": splits,
-            "BIAS": bias is not None,
-            "BLOCK": SUM_BLOCK,
+            "has_bias": bias is not None,
+            "block": SUM_BLOCK,
         }
         grid = (num_tokens, triton.cdiv(outputs, SUM_BLOCK))
         launches.append(Launch(sum_kernel, grid, adding, 4))

@@ -19,14 +19,14 @@ def rotary_kernel(
     head_stride,
     size,
     half,
-    HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    REST: tl.constexpr,
+    tile_heads: tl.constexpr,
+    tile_half: tl.constexpr,
+    tile_rest: tl.constexpr,
 ):
-    """One token, HEADS of its heads; HALF ≥ half, REST ≥ size - 2 half (0: nothing is left)."""
+    """One token, some of its heads. tile_half ≥ half; tile_rest ≥ size - 2 half, 0 for no rest."""
     token = tl.program_id(0).to(tl.int64)
-    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
-    pair = tl.arange(0, HALF)
+    head = (tl.program_id(1) * tile_heads + tl.arange(0, tile_heads)).to(tl.int64)
+    pair = tl.arange(0, tile_half)
     cosine = tl.load(cos + token * half + pair, mask=pair < half, other=0.0).to(tl.float32)
     sine = tl.load(sin + token * half + pair, mask=pair < half, other=0.0).to(tl.float32)
     source = x + token * token_stride + head[:, None] * head_stride
@@ -37,15 +37,15 @@ def rotary_kernel(
     dtype = out.dtype.element_ty
     tl.store(target + pair[None, :], (first * cosine - second * sine).to(dtype), mask=mask)
     tl.store(target + half + pair[None, :], (second * cosine + first * sine).to(dtype), mask=mask)
-    if REST > 0:
-        column = 2 * half + tl.arange(0, REST)
+    if tile_rest > 0:
+        column = 2 * half + tl.arange(0, tile_rest)
         mask = (head < heads)[:, None] & (column < size)[None, :]
         rest = tl.load(source + column[None, :], mask=mask)
         tl.store(target + column[None, :], rest, mask=mask)
 
 
 def rotary_blocks(heads: int, size: int, half: int) -> tuple[int, int, int]:
-    """HEADS, HALF and REST of a launch: about two thousand elements a program."""
+    """tile_heads, tile_half and tile_rest of a launch: about two thousand elements a program."""
     block = triton.next_power_of_2(half)
     rest = triton.next_power_of_2(size - 2 * half) if size > 2 * half else 0
     return min(triton.next_power_of_2(heads), max(1, 1024 // block)), block, rest
@@ -76,8 +76,8 @@ def rotary_launch(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> Launch:
         "head_stride": x.stride(1),
         "size": size,
         "half": half,
-        "HEADS": per_program,
-        "HALF": block,
-        "REST": rest,
+        "tile_heads": per_program,
+        "tile_half": block,
+        "tile_rest": rest,
     }
     return Launch(rotary_kernel, (num_tokens, triton.cdiv(heads, per_program)), arguments)

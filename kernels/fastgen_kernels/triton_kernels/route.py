@@ -16,36 +16,36 @@ def route_kernel(
     num_tokens,
     num_experts,
     row_stride,
-    TOP_K: tl.constexpr,
-    RENORMALISE: tl.constexpr,
-    ROWS: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    CHOSEN: tl.constexpr,
+    top_k: tl.constexpr,
+    renormalise: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_experts: tl.constexpr,
+    tile_chosen: tl.constexpr,
 ):
-    """ROWS tokens; EXPERTS ≥ num_experts and CHOSEN ≥ TOP_K are powers of 2."""
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    expert = tl.arange(0, EXPERTS)[None, :]
+    """tile_rows tokens; tile_experts ≥ num_experts and tile_chosen ≥ top_k are powers of 2."""
+    row = (tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)).to(tl.int64)
+    expert = tl.arange(0, tile_experts)[None, :]
     mask = (row < num_tokens)[:, None] & (expert < num_experts)
     values = tl.load(logits + row[:, None] * row_stride + expert, mask=mask, other=float("-inf"))
     values = tl.where((row < num_tokens)[:, None], values.to(tl.float32), 0.0)
     shares = tl.exp(values - tl.max(values, 1)[:, None])
     left = shares / tl.sum(shares, 1)[:, None]
-    column = tl.arange(0, CHOSEN)[None, :]
-    kept = tl.zeros([ROWS, CHOSEN], tl.float32)
-    ids = tl.zeros([ROWS, CHOSEN], tl.int32)
-    for number in tl.static_range(TOP_K):
+    column = tl.arange(0, tile_chosen)[None, :]
+    kept = tl.zeros([tile_rows, tile_chosen], tl.float32)
+    ids = tl.zeros([tile_rows, tile_chosen], tl.int32)
+    for number in tl.static_range(top_k):
         best = tl.max(left, 1)[:, None]
-        first = tl.min(tl.where(left == best, expert, EXPERTS), 1)
+        first = tl.min(tl.where(left == best, expert, tile_experts), 1)
         # Where a NaN made all equal none: no index beyond the experts.
         first = tl.minimum(first, num_experts - 1)[:, None]
         share = tl.sum(tl.where(expert == first, left, 0.0), 1)[:, None]
         kept = tl.where(column == number, share, kept)
         ids = tl.where(column == number, first, ids)
         left = tl.where(expert == first, -1.0, left)
-    if RENORMALISE:
+    if renormalise:
         kept = kept / tl.sum(kept, 1)[:, None]
-    place = row[:, None] * TOP_K + column
-    mask = (row < num_tokens)[:, None] & (column < TOP_K)
+    place = row[:, None] * top_k + column
+    mask = (row < num_tokens)[:, None] & (column < top_k)
     tl.store(weights + place, kept, mask=mask)
     tl.store(indices + place, ids.to(tl.int64), mask=mask)
 
@@ -75,10 +75,10 @@ def route_launch(
         "num_tokens": num_tokens,
         "num_experts": num_experts,
         "row_stride": router_logits.stride(0),
-        "TOP_K": top_k,
-        "RENORMALISE": renormalise,
-        "ROWS": rows,
-        "EXPERTS": block,
-        "CHOSEN": triton.next_power_of_2(top_k),
+        "top_k": top_k,
+        "renormalise": renormalise,
+        "tile_rows": rows,
+        "tile_experts": block,
+        "tile_chosen": triton.next_power_of_2(top_k),
     }
     return Launch(route_kernel, (triton.cdiv(num_tokens, rows),), arguments, 4)

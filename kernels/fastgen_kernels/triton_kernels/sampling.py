@@ -28,10 +28,10 @@ _NO_TOKEN: Final = tl.constexpr(-1)
 
 @triton.jit
 def edit_kernel(
-    logits, reals, edits, biases, num_edits, row_stride, BLOCK: tl.constexpr
+    logits, reals, edits, biases, num_edits, row_stride, block: tl.constexpr
 ):  # fmt: skip
     """Changes logits [R, V] in float32 at the table's places, each of which is there once."""
-    edit = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    edit = tl.program_id(0) * block + tl.arange(0, block)
     mask = edit < num_edits
     row = tl.load(edits + edit * 4, mask=mask, other=0)
     token = tl.load(edits + edit * 4 + 1, mask=mask, other=0)
@@ -49,10 +49,10 @@ def edit_kernel(
 
 
 @triton.jit
-def _logits(values, mask_words, token, size, masked, MASKED: tl.constexpr):
+def _logits(values, mask_words, token, size, masked, has_masks: tl.constexpr):
     """Adjusted logits of tokens in float32; -inf for what may not be drawn."""
     value = tl.load(values + token, mask=token < size, other=float("-inf")).to(tl.float32)
-    if MASKED:
+    if has_masks:
         word = tl.load(mask_words + token // 32, mask=(token < size) & masked, other=-1)
         value = tl.where(((word >> (token % 32)) & 1) != 0, value, float("-inf"))
     return value
@@ -88,9 +88,9 @@ def _threshold(
     temperature,
     floor,
     needed,
-    MASKED: tl.constexpr,
-    WEIGHED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    has_masks: tl.constexpr,
+    weighed: tl.constexpr,
+    block: tl.constexpr,
 ):
     """The largest key of which, with those above, `needed` tokens or weight are; floor at least."""
     digit = tl.arange(0, 8).to(tl.uint32)
@@ -98,12 +98,14 @@ def _threshold(
     shift = tl.full([], 29, tl.int32)
     for _ in range(11):
         candidates = found + (digit << shift.to(tl.uint32))
-        sums = tl.zeros([8, BLOCK], tl.float32)
-        for start in range(0, size, BLOCK):
-            token = start + tl.arange(0, BLOCK)
-            value = _logits(values, mask_words, token, size, masked, MASKED)
+        sums = tl.zeros([8, block], tl.float32)
+        for start in range(0, size, block):
+            token = start + tl.arange(0, block)
+            value = _logits(values, mask_words, token, size, masked, has_masks)
             reached = (_key(value)[None, :] >= candidates[:, None]) & (token < size)[None, :]
-            weight = _weight(value, best, temperature) if WEIGHED else tl.full([BLOCK], 1.0, tl.float32)
+            weight = (
+                _weight(value, best, temperature) if weighed else tl.full([block], 1.0, tl.float32)
+            )
             sums += tl.where(reached, weight[None, :], 0.0)
         enough = (tl.sum(sums, 1) >= needed) | (candidates <= floor)
         more = tl.maximum(tl.sum(enough.to(tl.int32), 0) - 1, 0)
@@ -114,15 +116,15 @@ def _threshold(
 
 @triton.jit
 def _above(
-    values, mask_words, size, masked, best, temperature, key, MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    values, mask_words, size, masked, best, temperature, key, has_masks: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     """How many tokens have a larger key, and their weight."""
-    counts = tl.zeros([BLOCK], tl.int32)
-    weights = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, size, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        value = _logits(values, mask_words, token, size, masked, MASKED)
+    counts = tl.zeros([block], tl.int32)
+    weights = tl.zeros([block], tl.float32)
+    for start in range(0, size, block):
+        token = start + tl.arange(0, block)
+        value = _logits(values, mask_words, token, size, masked, has_masks)
         larger = (_key(value) > key) & (token < size)
         counts += larger.to(tl.int32)
         weights += tl.where(larger, _weight(value, best, temperature), 0.0)
@@ -131,8 +133,8 @@ def _above(
 
 @triton.jit
 def _kept(
-    values, mask_words, size, masked, best, temperature, top_k, top_p, MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    values, mask_words, size, masked, best, temperature, top_k, top_p, has_masks: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     """A key, and how many tokens with that very key are kept beside all above it."""
     least = tl.full([], 0, tl.uint32)
@@ -140,25 +142,25 @@ def _kept(
     if top_k > 0:
         least = _threshold(
             values, mask_words, size, masked, best, temperature, least, top_k.to(tl.float32),
-            MASKED, False, BLOCK,
+            has_masks, False, block,
         )  # fmt: skip
         count, _ = _above(
-            values, mask_words, size, masked, best, temperature, least, MASKED, BLOCK
+            values, mask_words, size, masked, best, temperature, least, has_masks, block
         )
         equals = top_k.to(tl.int32) - count
     if top_p < 1.0:
         _, weight = _above(
-            values, mask_words, size, masked, best, temperature, least, MASKED, BLOCK
+            values, mask_words, size, masked, best, temperature, least, has_masks, block
         )
         if top_k > 0:
             weight += equals * _weight(_value(least), best, temperature)
         gathered = top_p * weight
         nucleus = _threshold(
-            values, mask_words, size, masked, best, temperature, least, gathered, MASKED, True,
-            BLOCK,
+            values, mask_words, size, masked, best, temperature, least, gathered, has_masks, True,
+            block,
         )  # fmt: skip
         _, weight = _above(
-            values, mask_words, size, masked, best, temperature, nucleus, MASKED, BLOCK
+            values, mask_words, size, masked, best, temperature, nucleus, has_masks, block
         )
         each = tl.maximum(_weight(_value(nucleus), best, temperature), 1e-38)
         missing = tl.minimum(tl.ceil((gathered - weight) / each), size.to(tl.float32))
@@ -171,15 +173,15 @@ def _kept(
 @triton.jit
 def _race(
     values, mask_words, size, masked, best, temperature, min_p, least, equals, seed, position,
-    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    has_masks: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """The token that comes in first; among equals the smaller id."""
-    times = tl.full([BLOCK], float("inf"), tl.float32)
-    tokens = tl.full([BLOCK], 2147483647, tl.int32)
+    times = tl.full([block], float("inf"), tl.float32)
+    tokens = tl.full([block], 2147483647, tl.int32)
     passed = tl.full([], 0, tl.int32)
-    for start in range(0, size, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        value = _logits(values, mask_words, token, size, masked, MASKED)
+    for start in range(0, size, block):
+        token = start + tl.arange(0, block)
+        value = _logits(values, mask_words, token, size, masked, has_masks)
         key = _key(value)
         equal = ((key == least) & (token < size)).to(tl.int32)
         rank = passed + tl.cumsum(equal, 0)
@@ -187,7 +189,7 @@ def _race(
         weight = _weight(value, best, temperature)
         kept = (key > least) | ((equal != 0) & (rank <= equals))
         kept = kept & (token < size) & (weight >= min_p)
-        group = (start // 4 + tl.arange(0, BLOCK // 4)).to(tl.uint64)
+        group = (start // 4 + tl.arange(0, block // 4)).to(tl.uint64)
         w0, w1, w2, w3 = words(group, seed, position)
         word = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
         time = tl.where(kept, exponential(word) / weight, float("inf"))
@@ -210,9 +212,9 @@ def choose_kernel(
     raw_stride,
     adjusted_stride,
     num_words,
-    EDITED: tl.constexpr,
-    MASKED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    edited: tl.constexpr,
+    has_masks: tl.constexpr,
+    block: tl.constexpr,
 ):
     """One row of logits; -1 where its largest is no finite number. adjusted: after the edits."""
     row = tl.program_id(0).to(tl.int64)
@@ -225,19 +227,19 @@ def choose_kernel(
     mask_row = tl.load(integers + row * 4 + 3)
     masked = mask_row >= 0
     mask_words = masks + tl.maximum(mask_row, 0) * num_words
-    values = adjusted + row * adjusted_stride if EDITED else raw + row * raw_stride
+    values = adjusted + row * adjusted_stride if edited else raw + row * raw_stride
 
-    largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    numbers = tl.full([BLOCK], 1, tl.int32)
-    highest = tl.full([BLOCK], float("-inf"), tl.float32)
-    tokens = tl.arange(0, BLOCK)
-    for start in range(0, size, BLOCK):
-        token = start + tl.arange(0, BLOCK)
+    largest = tl.full([block], float("-inf"), tl.float32)
+    numbers = tl.full([block], 1, tl.int32)
+    highest = tl.full([block], float("-inf"), tl.float32)
+    tokens = tl.arange(0, block)
+    for start in range(0, size, block):
+        token = start + tl.arange(0, block)
         plain = tl.load(raw + row * raw_stride + token, mask=token < size, other=float("-inf"))
         plain = plain.to(tl.float32)
         numbers = numbers & (plain == plain).to(tl.int32)
         largest = tl.maximum(largest, plain)
-        value = _logits(values, mask_words, token, size, masked, MASKED)
+        value = _logits(values, mask_words, token, size, masked, has_masks)
         higher = value > highest
         highest = tl.where(higher, value, highest)
         tokens = tl.where(higher, token, tokens)
@@ -248,11 +250,11 @@ def choose_kernel(
     drawn = finite & (temperature > 0.0) & (best > float("-inf")) & (best < float("inf"))
     if drawn:
         least, equals = _kept(
-            values, mask_words, size, masked, best, temperature, top_k, top_p, MASKED, BLOCK
+            values, mask_words, size, masked, best, temperature, top_k, top_p, has_masks, block
         )
         chosen = _race(
             values, mask_words, size, masked, best, temperature, min_p, least, equals, seed,
-            position, MASKED, BLOCK,
+            position, has_masks, block,
         )  # fmt: skip
     tl.store(out + row, tl.where(finite, chosen, _NO_TOKEN).to(tl.int64))
 
@@ -291,11 +293,9 @@ def sample_launches(logits: Tensor, table: DrawTable, size: int, out: Tensor) ->
             "biases": biases,
             "num_edits": len(table.edits),
             "row_stride": adjusted.stride(0),
-            "BLOCK": EDITS,
+            "block": EDITS,
         }
-        launches.append(
-            Launch(edit_kernel, (triton.cdiv(len(table.edits), EDITS),), arguments, 4)
-        )
+        launches.append(Launch(edit_kernel, (triton.cdiv(len(table.edits), EDITS),), arguments, 4))
     arguments = {
         "raw": logits,
         "adjusted": adjusted,
@@ -307,8 +307,8 @@ def sample_launches(logits: Tensor, table: DrawTable, size: int, out: Tensor) ->
         "raw_stride": logits.stride(0),
         "adjusted_stride": adjusted.stride(0),
         "num_words": table.masks.shape[1],
-        "EDITED": bool(len(table.edits)),
-        "MASKED": bool(len(table.masks)),
-        "BLOCK": BLOCK,
+        "edited": bool(len(table.edits)),
+        "has_masks": bool(len(table.masks)),
+        "block": BLOCK,
     }
     return [*launches, Launch(choose_kernel, (len(logits),), arguments, 8)]

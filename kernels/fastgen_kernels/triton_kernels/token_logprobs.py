@@ -26,7 +26,7 @@ def logprobs_kernel(
     size,
     row_stride,
     num_top,
-    BLOCK: tl.constexpr,
+    block: tl.constexpr,
 ):
     """One row. values, ids: [R, 1 + num_top], log probability and rank of the chosen token, then
     log probabilities and ids of the likeliest, falling, among equals by id.
@@ -36,18 +36,18 @@ def logprobs_kernel(
     token = tl.load(chosen + row)
     inside = token < size
     value = tl.load(source + token, mask=inside, other=float("-inf")).to(tl.float32)
-    largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    ahead = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, size, BLOCK):
-        column = start + tl.arange(0, BLOCK)
+    largest = tl.full([block], float("-inf"), tl.float32)
+    ahead = tl.zeros([block], tl.int32)
+    for start in range(0, size, block):
+        column = start + tl.arange(0, block)
         known = tl.load(source + column, mask=column < size, other=float("-inf")).to(tl.float32)
         largest = tl.maximum(largest, known)
         before = (known > value) | ((known == value) & (column < token))
         ahead += (before & (column < size)).to(tl.int32)
     best = tl.max(largest, 0)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, size, BLOCK):
-        column = start + tl.arange(0, BLOCK)
+    sums = tl.zeros([block], tl.float32)
+    for start in range(0, size, block):
+        column = start + tl.arange(0, block)
         known = tl.load(source + column, mask=column < size, other=float("-inf")).to(tl.float32)
         sums += tl.exp(known - best)
     total = tl.log(tl.sum(sums, 0))
@@ -56,11 +56,11 @@ def logprobs_kernel(
     tl.store(ids + target, tl.where(inside, tl.sum(ahead, 0) + 1, size + 1))
     last = tl.full([], float("inf"), tl.float32)
     last_id = tl.full([], -1, tl.int32)
-    for number in range(0, num_top):
-        highest = tl.full([BLOCK], float("-inf"), tl.float32)
-        tokens = tl.full([BLOCK], _NONE, tl.int32)
-        for start in range(0, size, BLOCK):
-            column = start + tl.arange(0, BLOCK)
+    for number in range(num_top):
+        highest = tl.full([block], float("-inf"), tl.float32)
+        tokens = tl.full([block], _NONE, tl.int32)
+        for start in range(0, size, block):
+            column = start + tl.arange(0, block)
             known = tl.load(source + column, mask=column < size, other=0.0).to(tl.float32)
             left = ((known < last) | ((known == last) & (column > last_id))) & (column < size)
             better = left & ((known > highest) | (tokens == _NONE))
@@ -103,6 +103,6 @@ def logprobs_launch(
         "size": size,
         "row_stride": logits.stride(0),
         "num_top": values.shape[1] - 1,
-        "BLOCK": BLOCK,
+        "block": BLOCK,
     }
     return Launch(logprobs_kernel, (len(logits),), arguments, 8)

@@ -16,12 +16,12 @@ def upload(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]
     """Tensors of the same shapes and types on the device, each aligned to 16 bytes."""
     ends = np.cumsum([-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays]).tolist()
     starts = [0, *ends[:-1]]
-    buffer = torch.empty(
-        max(ends[-1], 1), dtype=torch.uint8, pin_memory=device.type == "cuda"
-    )
+    buffer = torch.empty(max(ends[-1], 1), dtype=torch.uint8, pin_memory=device.type == "cuda")
     bytes_of = buffer.numpy()
     for array, start in zip(arrays, starts, strict=True):
-        bytes_of[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        bytes_of[start : start + array.nbytes] = (
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        )
     copied = buffer.to(device, non_blocking=True)
     return [
         copied[start : start + array.nbytes].view(_DTYPES[array.dtype]).view(array.shape)
