@@ -1,6 +1,6 @@
 """What runs where: for each operation and device, the implementation that is used."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -17,6 +17,7 @@ from fastgen_kernels.torch_twins import (
     kv_cache,
     linear,
     norm,
+    quantized,
     rotary,
     sampling,
     token_logprobs,
@@ -37,7 +38,9 @@ class Op(StrEnum):
     PLAN_ATTENTION = "plan_attention"
     ATTENTION = "attention"
     PACK_LINEAR = "pack_linear"
+    PACK_QUANTIZED = "pack_quantized"
     ROUTE = "route"
+    PACK_EXPERTS = "pack_experts"
     EXPERTS = "experts"
     SAMPLE = "sample"
     LOGPROBS = "logprobs"
@@ -87,7 +90,7 @@ class Experts(Protocol):
         x: Tensor,
         weights: Tensor,
         indices: Tensor,
-        experts: Sequence[experts.Expert],
+        experts: Any,
         activation: Activation = Activation.SILU,
     ) -> Tensor: ...
 
@@ -109,7 +112,9 @@ class Kernels:
     plan_attention: PlanAttention
     attention: Attention
     pack_linear: Callable[[Tensor, Tensor | None], linear.Linear]
+    pack_quantized: Callable[[quantized.QuantizedWeight, Tensor | None], linear.Linear]
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
+    pack_experts: Callable[[Iterable[tuple[Tensor, Tensor]]], Any]
     experts: Experts
     sample: Callable[[Tensor, Sequence[sampling.Draw], int | None], list[int | None]]
     logprobs: Callable[[Tensor, Sequence[int], int, int | None], list[token_logprobs.Logprobs]]
@@ -140,7 +145,9 @@ TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
     Op.PLAN_ATTENTION: (Implementation("torch", attention.plan_attention, "cpu"),),
     Op.ATTENTION: (Implementation("torch", attention.attention, "cpu"),),
     Op.PACK_LINEAR: (Implementation("torch", linear.pack_linear, "cpu"),),
+    Op.PACK_QUANTIZED: (Implementation("torch", quantized.pack_quantized, "cpu"),),
     Op.ROUTE: (Implementation("torch", experts.route, "cpu"),),
+    Op.PACK_EXPERTS: (Implementation("torch", experts.pack_experts, "cpu"),),
     Op.EXPERTS: (Implementation("torch", experts.experts, "cpu"),),
     Op.SAMPLE: (Implementation("torch", sampling.sample, "cpu"),),
     Op.LOGPROBS: (Implementation("torch", token_logprobs.logprobs, "cpu"),),

@@ -111,6 +111,32 @@ def _install() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch_tensor
+    interpreter._patch_lang = _Language(interpreter._patch_lang)
+
+
+class _Language:
+    """Triton's library as interpreted, while a kernel runs.
+
+    Triton changes the library at each call of a function in a kernel, which takes a thousand times
+    as long as the function itself. Here it does so once a kernel.
+    """
+
+    def __init__(self, patch: Callable[[Any], Any]) -> None:
+        self._patch = patch
+        self._scope: Any = None
+        self._depth = 0
+        self.__globals__ = {"tl": tl, "core": tl.core}
+
+    def __call__(self, _: Any) -> "_Language":
+        if self._depth == 0:
+            self._scope = self._patch(self)
+        self._depth += 1
+        return self
+
+    def restore(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._scope.restore()
 
 
 _install()

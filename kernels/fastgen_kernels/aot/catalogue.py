@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 
-from fastgen_kernels.aot import attention_entries
+from fastgen_kernels.aot import attention_entries, layer_entries, token_entries
 from fastgen_kernels.aot.entry import Entry
 
 
@@ -12,7 +12,9 @@ from fastgen_kernels.aot.entry import Entry
 def catalogue() -> Mapping[str, Entry]:
     """By key, in the order of the table; raises ValueError for a key that is there twice."""
     found: dict[str, Entry] = {}
-    for entry in chain(attention_entries.entries()):
+    for entry in chain(
+        attention_entries.entries(), layer_entries.entries(), token_entries.entries()
+    ):
         if entry.key in found:
             raise ValueError(f"two entries are called {entry.key}")
         found[entry.key] = entry
