@@ -129,7 +129,7 @@ class StaticDecodePlan:
             (num_ctas(gpu.multiprocessors) + 1,),
             (room.merges, 4),
         ]
-        self._host = [np.zeros(shape, np.int32) for shape in shapes]
+        self.host = [np.zeros(shape, np.int32) for shape in shapes]
         tables, items, bounds, merges = (
             torch.zeros(shape, dtype=torch.int32, device=device) for shape in shapes
         )
@@ -144,7 +144,7 @@ class StaticDecodePlan:
 
         Raises ValueError for a batch that does not fit.
         """
-        tables, items, bounds, merges = self._host
+        tables, items, bounds, merges = self.host
         num_rows, num_blocks = tables.shape
         chunks, blocks = batch.block_tables.shape
         if chunks > num_rows or blocks > num_blocks or int(batch.lengths.max(initial=0)) > 1:
@@ -169,7 +169,7 @@ class StaticDecodePlan:
         merges[len(work.merges) :] = 0
         plan = self.plan
         for target, source in zip(
-            (plan.tables, plan.items, plan.bounds, plan.merges), self._host, strict=True
+            (plan.tables, plan.items, plan.bounds, plan.merges), self.host, strict=True
         ):
             target.copy_(torch.from_numpy(source))
         return work

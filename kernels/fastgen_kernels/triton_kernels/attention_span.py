@@ -38,8 +38,8 @@ def attend_span(
     """Adds the keys at positions start … stop - 1 to what was accumulated; start % tile_keys == 0.
 
     query: [M, tile_size]. total: [M, tile_size] sum of weighted values; top: [M] largest score so
-    far; weight: [M] sum of weights. keys, values: of a head. table: the request's block table; a block
-    has 2^block_bits tokens; whole_tiles: a tile of keys lies in one block. masked: only keys at
+    far; weight: [M] sum of weights. keys, values: of a head. table: the request's block table, of
+    blocks of 2^block_bits tokens; whole_tiles: a tile of keys lies in one. masked: only keys at
     begin … end - 1 are read, and a row sees those at low … high - 1 of them, each [M]; else all
     rows see all keys. scale: of scores, times log2(e). soft_cap: times log2(e).
     """
