@@ -94,8 +94,8 @@ def _variants(architecture: int) -> Iterator[Variant]:
             for windowed in (False, True):
                 for capped in (False, True):
                     yield Variant("bf16", size, block_size, capped, windowed)
-                    if architecture == HOPPER:  # Triton knows float8_e4m3fn from sm_89 on
-                        yield Variant("bf16", size, block_size, capped, windowed, fp8=True)
+            if architecture == HOPPER:  # Triton knows float8_e4m3fn from sm_89 on
+                yield Variant("bf16", size, block_size, fp8=True)
         # Its code differs from bfloat16's in the types of instructions only.
         yield Variant("fp16", size, _COMMON_BLOCK)
     for group in (32, 64, 128):
