@@ -58,7 +58,10 @@ def entries() -> Iterator[Entry]:
     for architecture in (AMPERE, HOPPER):
         for variant in _variants(architecture):
             if not variant.windowed:
-                yield _entry("decode", _decode, variant, architecture, ("LDGSTS", "HMMA"))
+                # Hopper's own products take 64 rows at least.
+                is_wide = architecture == HOPPER and variant.group >= 64
+                products = "HGMMA" if is_wide else "HMMA"
+                yield _entry("decode", _decode, variant, architecture, ("LDGSTS", products))
             if variant.group <= 16:
                 products = "HGMMA" if architecture == HOPPER else "HMMA"
                 yield _entry("prefill", _prefill, variant, architecture, ("LDGSTS", products))
