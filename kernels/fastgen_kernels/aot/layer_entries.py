@@ -3,7 +3,7 @@
 Nothing is computed: the tensors have shapes, strides and alignment, and no memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
@@ -44,6 +44,10 @@ def entries() -> Iterator[Entry]:
 def _tensor(dtype: str | torch.dtype, *shape: int) -> Tensor:
     kind = _TYPES[dtype] if isinstance(dtype, str) else dtype
     return torch.empty(shape, dtype=kind, device="meta")
+
+
+def _one(launches: Callable[..., list[Launch]], number: int, *shape: int | None) -> Launch:
+    return launches(*shape)[number]
 
 
 def _matrix_instructions(architecture: int, dtype: str, *, few: bool) -> tuple[str, ...]:
@@ -123,15 +127,18 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
         yield Entry(
             f"experts {('gate_up', 'down')[number - 1]} {tokens} tokens {dtype}",
             architecture,
-            lambda tokens=tokens, number=number: launches(tokens)[number],
+            partial(_one, launches, number, tokens),
             _matrix_instructions(architecture, dtype, few=tokens == 16),
             common=dtype == _COMMON,
         )
     yield Entry(
-        f"experts sum {dtype}", architecture, lambda: launches(256)[3], common=dtype == _COMMON
+        f"experts sum {dtype}",
+        architecture,
+        partial(_one, launches, 3, 256),
+        common=dtype == _COMMON,
     )
     if dtype == _COMMON:
-        yield Entry("experts group", architecture, lambda: launches(256)[0], common=True)
+        yield Entry("experts group", architecture, partial(_one, launches, 0, 256), common=True)
     for renormalise in (False, True):
         yield Entry(
             f"route{' renormalised' if renormalise else ''} {dtype}",
@@ -159,7 +166,7 @@ def _quantized(architecture: int, dtype: str, form: WeightFormat) -> Iterator[En
         yield Entry(
             f"linear {form} {f'group {group} ' if group else ''}{tokens} tokens {dtype}",
             architecture,
-            lambda tokens=tokens, group=group: launches(tokens, group)[0],
+            partial(_one, launches, 0, tokens, group),
             _matrix_instructions(architecture, dtype, few=tokens == 16),
             common=dtype == _COMMON and group is None,
         )
@@ -167,6 +174,6 @@ def _quantized(architecture: int, dtype: str, form: WeightFormat) -> Iterator[En
         yield Entry(
             f"linear sum {dtype}",
             architecture,
-            lambda: launches(16, None)[1],
+            partial(_one, launches, 1, 16, None),
             common=dtype == _COMMON,
         )

@@ -192,8 +192,8 @@ def linear_launches(
             "has_bias": bias is not None,
             "block": SUM_BLOCK,
         }
-        grid = (num_tokens, triton.cdiv(outputs, SUM_BLOCK))
-        launches.append(Launch(sum_kernel, grid, adding, 4))
+        rows = (num_tokens, triton.cdiv(outputs, SUM_BLOCK))
+        launches.append(Launch(sum_kernel, rows, adding, 4))
     return launches
 
 
