@@ -1,4 +1,4 @@
-"""Where the operations around attention are implemented in Triton, for the dispatch table.
+"""Where the operations are implemented in Triton, for the dispatch table.
 
 By name, because Triton is imported where a GPU is used and nowhere else.
 """
@@ -14,6 +14,9 @@ ROWS: Final[Mapping[str, str]] = {
     "rotary": "rotary:rotary",
     "activate": "activation:activate",
     "gate": "activation:gate",
+    "kv_write": "kv_cache:kv_write",
+    "plan_attention": "attention:plan_attention",
+    "attention": "attention:attention",
     "pack_quantized": "quantized:pack_quantized",
     "route": "route:route",
     "pack_experts": "experts:pack_experts",

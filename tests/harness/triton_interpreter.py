@@ -3,9 +3,10 @@
 Import it before anything imports Triton: a kernel is interpreted when the switch is on while it is
 decorated, Triton's own library included. Processes that this one starts do not inherit the switch.
 
-Two things of Triton 3.6.0 are put right. Numbers of bfloat16 are bit patterns to its interpreter:
+Three things of Triton 3.6.0 are put right. Numbers of bfloat16 are bit patterns to its interpreter:
 products, sums and comparisons of them are wrong, and float32 is cut off, not rounded (Triton's
-issue 11584). And its loop bounds fail with numpy 2.4 (issue 9171).
+issue 11584). Numbers become float8_e4m3fn by cutting off, and NaN does not stay NaN. And its loop
+bounds fail with numpy 2.4 (issue 9171).
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 if "triton" in sys.modules:
@@ -51,11 +53,20 @@ def _is_bfloat16(handle: Any) -> bool:
     return bool(handle.dtype.scalar == tl.bfloat16)
 
 
+def _to_float8(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """To the nearest number, of which the largest is the last: as a GPU's instruction does."""
+    nearest = torch.from_numpy(np.ascontiguousarray(values)).clamp(-448, 448)
+    bits: NDArray[np.uint8] = nearest.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    return bits
+
+
 def _cast(self: Any, source: Any, target: Any) -> Any:
     from_bfloat16, to_bfloat16 = _is_bfloat16(source), target.scalar == tl.bfloat16
     if from_bfloat16 and not to_bfloat16:
         wide = _Handle(_widened(source.data), tl.float32)
         return wide if target.scalar == tl.float32 else _original["cast_impl"](self, wide, target)
+    if target.scalar == tl.float8e4nv and source.dtype.scalar == tl.float32:
+        return _Handle(_to_float8(source.data), tl.float8e4nv)
     if to_bfloat16 and not from_bfloat16:
         return _Handle(_narrowed(source.data.astype(np.float32)), tl.bfloat16)
     return _original["cast_impl"](self, source, target)
@@ -86,7 +97,7 @@ def _dot(self: Any, left: Any, right: Any, total: Any, *rest: Any) -> Any:
 
 def _float_to_float(self: Any, source: Any, target: Any, rounding: Any) -> Any:
     ends = (source.dtype.scalar, target.scalar)
-    if tl.bfloat16 in ends and tl.float32 in ends:
+    if tl.float32 in ends and (tl.bfloat16 in ends or target.scalar == tl.float8e4nv):
         return self.cast_impl(source, target)
     return _original["create_fp_to_fp"](self, source, target, rounding)
 

@@ -28,6 +28,12 @@ def _rounded(x, out, size: tl.constexpr):
 
 
 @triton.jit
+def _float8(x, out, size: tl.constexpr):
+    at = tl.arange(0, size)
+    tl.store(out + at, tl.load(x + at).to(tl.float8e4nv))
+
+
+@triton.jit
 def _matrices(x, y, out, size: tl.constexpr):
     at = tl.arange(0, size)[:, None] * size + tl.arange(0, size)[None]
     tl.store(out + at, tl.dot(tl.load(x + at), tl.load(y + at)))
@@ -68,6 +74,15 @@ def test_products_of_matrices(dtype: torch.dtype) -> None:
     out = torch.empty(32, 32)
     Launch(_matrices, (1,), {"x": x, "y": y, "out": out, "size": 32}).run()
     torch.testing.assert_close(out.double(), x.double() @ y.double(), atol=1e-5, rtol=0)
+
+
+def test_numbers_become_the_nearest_float8() -> None:
+    x = random(1024, seed=6) * 100
+    x[:4] = torch.tensor([torch.nan, 1e6, -1e6, 1e-9])
+    out = torch.empty(1024, dtype=torch.float8_e4m3fn)
+    Launch(_float8, (1,), {"x": x, "out": out, "size": 1024}).run()
+    expected = x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_loops_have_loaded_bounds() -> None:

@@ -1,6 +1,6 @@
 """Every variant of the attention and cache kernels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -10,19 +10,21 @@ import torch
 from fastgen_kernels.aot.entry import AMPERE, HOPPER, Entry
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
-from fastgen_kernels.triton_kernels.attention import BLOCK_SIZES, launches
+from fastgen_kernels.triton_kernels.attention import launches
 from fastgen_kernels.triton_kernels.attention_plan import make_plan
 from fastgen_kernels.triton_kernels.kv_cache import kv_write_launch
 from fastgen_kernels.triton_kernels.launch import Launch
+from fastgen_kernels.triton_kernels.tiling import Gpu
 
 HEAD_SIZES: Final = (64, 80, 96, 128, 256)
 _KV_HEADS: Final = 8
+_WRITTEN_SIZE: Final = 128
 _MULTIPROCESSORS: Final = 3
 _COMMON_SIZES: Final = (64, 128)
 _COMMON_BLOCK: Final = 64
-_DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_COPIES: Final = ("LDGSTS",)
-"""Copies to shared memory that nobody waits for."""
+_BLOCK_SIZES: Final = (16, _COMMON_BLOCK)
+"""Smaller than a tile of keys and not: the kernels for 32 and 128 are one of these two."""
+_DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +57,40 @@ class Variant:
 def entries() -> Iterator[Entry]:
     for architecture in (AMPERE, HOPPER):
         for variant in _variants(architecture):
-            products = () if variant.dtype == "fp32" else ("HMMA",)
             if not variant.windowed:
-                yield Entry(
-                    f"decode {variant.name}", architecture, partial(_decode, variant),
-                    (*_COPIES, *products), variant.is_common,
-                )  # fmt: skip
+                yield _entry("decode", _decode, variant, architecture, ("LDGSTS", "HMMA"))
             if variant.group <= 16:
-                if products and architecture == HOPPER:
-                    products = ("HGMMA",)
-                yield Entry(
-                    f"prefill {variant.name}", architecture, partial(_prefill, variant),
-                    (*_COPIES, *products), variant.is_common,
-                )  # fmt: skip
+                products = "HGMMA" if architecture == HOPPER else "HMMA"
+                yield _entry("prefill", _prefill, variant, architecture, ("LDGSTS", products))
         for size in HEAD_SIZES:
             for dtype in _DTYPES:
-                yield Entry(
-                    f"merge {dtype}, head {size}", architecture, partial(_merge, dtype, size),
-                    ("LDG.E.128",), dtype == "bf16" and size in _COMMON_SIZES,
-                )  # fmt: skip
+                variant = Variant(dtype, size, _COMMON_BLOCK)
+                yield _entry("merge", _merge, variant, architecture, ("LDG.E.128",))
         for dtype in _DTYPES:
             for fp8 in (False, True) if architecture == HOPPER else (False,):
-                yield Entry(
-                    f"kv_write {dtype}{', fp8 cache' * fp8}", architecture,
-                    partial(_kv_write, dtype, fp8), ("LDG.E.128",), dtype == "bf16",
-                )  # fmt: skip
+                variant = Variant(dtype, _WRITTEN_SIZE, _COMMON_BLOCK, fp8=fp8)
+                yield _entry("kv_write", _kv_write, variant, architecture, ("LDG.E.128",))
+
+
+def _entry(
+    operation: str,
+    make: Callable[[Variant, int], Launch],
+    variant: Variant,
+    architecture: int,
+    instructions: tuple[str, ...],
+) -> Entry:
+    return Entry(
+        f"{operation} {variant.name}",
+        architecture,
+        partial(make, variant, architecture),
+        instructions,
+        variant.is_common,
+    )
 
 
 def _variants(architecture: int) -> Iterator[Variant]:
     for size in HEAD_SIZES:
-        for block_size in BLOCK_SIZES:
+        for block_size in _BLOCK_SIZES:
             for windowed in (False, True):
                 for capped in (False, True):
                     for dtype in _DTYPES:
@@ -93,22 +99,23 @@ def _variants(architecture: int) -> Iterator[Variant]:
                         yield Variant("bf16", size, block_size, capped, windowed, fp8=True)
     for group in (32, 64, 128):
         for size in HEAD_SIZES:
-            yield Variant("bf16", size, _COMMON_BLOCK, group=group)
+            if size * group <= 16384:  # what `attention.check` takes
+                yield Variant("bf16", size, _COMMON_BLOCK, group=group)
 
 
-def _decode(variant: Variant) -> Launch:
-    return _launches(variant, [(1000, 1), (2000, 1)])[0]
+def _decode(variant: Variant, architecture: int) -> Launch:
+    return _launches(variant, architecture, [(1000, 1), (2000, 1)])[0]
 
 
-def _merge(dtype: str, size: int) -> Launch:
-    return _launches(Variant(dtype, size, _COMMON_BLOCK), [(2000, 1)])[1]
+def _merge(variant: Variant, architecture: int) -> Launch:
+    return _launches(variant, architecture, [(2000, 1)])[1]
 
 
-def _prefill(variant: Variant) -> Launch:
-    return _launches(variant, [(1000, 100)])[0]
+def _prefill(variant: Variant, architecture: int) -> Launch:
+    return _launches(variant, architecture, [(1000, 100)])[0]
 
 
-def _launches(variant: Variant, chunks: list[tuple[int, int]]) -> list[Launch]:
+def _launches(variant: Variant, architecture: int, chunks: list[tuple[int, int]]) -> list[Launch]:
     """As a forward pass makes them: queries are part of a tensor that holds keys, too."""
     heads = Heads(variant.group * _KV_HEADS, _KV_HEADS, variant.size)
     dtype = _DTYPES[variant.dtype]
@@ -120,7 +127,8 @@ def _launches(variant: Variant, chunks: list[tuple[int, int]]) -> list[Launch]:
         variant.block_size,
     )
     window = 500 if variant.windowed else None
-    plan = make_plan(batch, heads, torch.device("cpu"), window, _MULTIPROCESSORS)
+    gpu = Gpu(architecture, _MULTIPROCESSORS)
+    plan = make_plan(batch, heads, torch.device("cpu"), gpu, window)
     tokens = sum(length for _, length in chunks)
     query = torch.empty((tokens, heads.num_query + heads.num_kv, heads.size), dtype=dtype)
     kept = torch.float8_e4m3fn if variant.fp8 else dtype
@@ -131,8 +139,10 @@ def _launches(variant: Variant, chunks: list[tuple[int, int]]) -> list[Launch]:
     return launches(query[:, : heads.num_query], cache, plan, out, soft_cap=cap)
 
 
-def _kv_write(dtype: str, fp8: bool) -> Launch:
-    kept = torch.float8_e4m3fn if fp8 else _DTYPES[dtype]
-    keys = torch.empty((4, _KV_HEADS, 128), dtype=_DTYPES[dtype])
-    cache = torch.empty((2, 64, _KV_HEADS, 128), dtype=kept)
+def _kv_write(variant: Variant, architecture: int) -> Launch:
+    """The same for all architectures."""
+    dtype = _DTYPES[variant.dtype]
+    keys = torch.empty((4, _KV_HEADS, variant.size), dtype=dtype)
+    kept = torch.float8_e4m3fn if variant.fp8 else dtype
+    cache = torch.empty((2, 64, _KV_HEADS, variant.size), dtype=kept)
     return kv_write_launch(keys, keys, cache, torch.zeros(4, dtype=torch.int64))

@@ -14,9 +14,9 @@ HEAD: Final = """# What the kernels take of a GPU
 
 Compiled ahead of time with the pinned Triton, without a GPU, by
 `python -m fastgen_kernels.aot kernels/BUDGET.md`; tests compare each line with what is compiled.
-Registers are a thread's (of 255), shared memory a block's (of 163 KiB on sm_80, 227 on sm_90). No
-kernel spills registers to memory. Instructions: how often those that make it fast are in the
-code: asynchronous copies (LDGSTS), tensor cores (HMMA, HGMMA), loads of 16 bytes (LDG.E.128).
+Registers are a thread's (of 255), shared memory a block's (of 99 KiB on sm_80 and the like, 227 on
+sm_90). No kernel spills registers to memory. Instructions: how often those that make it fast are in
+the code: asynchronous copies (LDGSTS), tensor cores (HMMA, HGMMA), loads of 16 bytes (LDG.E.128).
 
 | kernel | architecture | warps | stages | registers | shared bytes | spills | instructions |
 |---|---|---|---|---|---|---|---|

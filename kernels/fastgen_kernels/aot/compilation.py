@@ -20,9 +20,9 @@ from triton.runtime.jit import create_function_from_signature
 
 from fastgen_kernels.triton_kernels.launch import Launch
 
-SHARED_LIMIT_BYTES: Final[Mapping[int, int]] = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}
-"""Most shared memory of a block, by architecture: Triton compiles beyond it (CUDA C++ Programming
-Guide, table of technical specifications per compute capability)."""
+SHARED_LIMIT_BYTES: Final[Mapping[int, int]] = {80: 101_376, 90: 232_448}
+"""Most shared memory of a block: Triton compiles beyond it. For 80 it is what 86 and 89 have, which
+run the same kernels (CUDA C++ Programming Guide, technical specifications by capability)."""
 MOST_REGISTERS: Final = 255
 _SPILLS: Final = ("STL", "LDL")
 _TOOLS: Final = Path(triton.__file__).parent / "backends/nvidia/bin"

@@ -9,17 +9,17 @@ from torch import Tensor
 
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
-from fastgen_kernels.triton_kernels.attention_plan import PREFILL_ROWS, AttentionPlan, make_plan
+from fastgen_kernels.triton_kernels.attention_plan import AttentionPlan, make_plan
 from fastgen_kernels.triton_kernels.decode_kernel import decode, merge
 from fastgen_kernels.triton_kernels.launch import Launch, check_heads_together
 from fastgen_kernels.triton_kernels.prefill_kernel import prefill
-from fastgen_kernels.work_list import Splits
+from fastgen_kernels.triton_kernels.tiling import Gpu, decode_tiling, padded
 
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 LARGEST_HEAD: Final = 256
+LARGEST_GROUP: Final = 128
+"""Half as many for heads of more than 128 dimensions."""
 _LOG2_E: Final = math.log2(math.e)
-_LEAST_DOT: Final = 16
-"""Rows that a tensor core takes at least."""
 _MERGED: Final = 16
 """Partial results that a merge takes at a time."""
 
@@ -32,28 +32,6 @@ class Scales:
     value: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """keys: positions of a tile."""
-
-    keys: int
-    warps: int
-    stages: int
-
-
-def decode_tiling(padded_size: int, item_bytes: int) -> Tiling:
-    """item_bytes: of the queries. Found by compiling all of them: see BUDGET.md."""
-    if item_bytes == 4:
-        return Tiling(32, 4, 2) if padded_size <= 128 else Tiling(32, 8, 2)
-    return Tiling(64, 4, 3) if padded_size <= 128 else Tiling(32, 4, 3)
-
-
-def prefill_tiling(padded_size: int, item_bytes: int) -> Tiling:
-    if item_bytes == 4:
-        return Tiling(32, 8, 2)
-    return Tiling(64, 8, 3) if padded_size <= 128 else Tiling(32, 8, 2)
-
-
 def plan_attention(
     batch: RaggedBatch,
     heads: Heads,
@@ -62,20 +40,28 @@ def plan_attention(
     window: int | None = None,
 ) -> AttentionPlan:
     """For a CUDA device; see the twin. Raises ValueError for sizes that no kernel is made for."""
-    check(heads, batch.block_size)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return make_plan(batch, heads, device, window, multiprocessors, Splits.WORK_LIST)
+    check(heads, batch.block_size, dtype)
+    return make_plan(batch, heads, device, gpu_of(device), window)
 
 
-def check(heads: Heads, block_size: int) -> None:
-    """Raises ValueError for sizes that no kernel is made for."""
+def gpu_of(device: torch.device) -> Gpu:
+    """What the plan and the kernels' tiles depend on."""
+    told = torch.cuda.get_device_properties(device)
+    return Gpu(10 * told.major + told.minor, told.multi_processor_count)
+
+
+def check(heads: Heads, block_size: int, dtype: torch.dtype) -> None:
+    """dtype: of the queries. Raises ValueError for what no kernel is made for."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"{dtype}: on GPUs attention computes with bfloat16 or float16")
     if block_size not in BLOCK_SIZES:
         sizes = ", ".join(map(str, BLOCK_SIZES))
         raise ValueError(f"a block of {block_size} tokens: on GPUs it has {sizes}")
-    if heads.size > LARGEST_HEAD or heads.size % 8 or heads.group > PREFILL_ROWS:
+    most = LARGEST_GROUP if heads.size <= 128 else LARGEST_GROUP // 2
+    if heads.size > LARGEST_HEAD or heads.size % 8 or heads.group > most:
         raise ValueError(
             f"heads of size {heads.size} in groups of {heads.group}: on GPUs the size is a "
-            f"multiple of 8 up to {LARGEST_HEAD}, and a group has up to {PREFILL_ROWS}"
+            f"multiple of 8 up to {LARGEST_HEAD}, and a group has up to {most}"
         )
 
 
@@ -150,28 +136,24 @@ def _shared(
         "soft_cap": 0.0 if soft_cap is None else soft_cap * _LOG2_E,
         "value_scale": scales.value,
         "size": heads.size,
-        "block_d": padded_size(heads),
-        "page": plan.block_size,
+        "tile_size": padded(heads.size),
+        "block_bits": plan.block_size.bit_length() - 1,
         "capped": soft_cap is not None,
     }
-
-
-def padded_size(heads: Heads) -> int:
-    """Of a head's tile: tensor cores and Triton's tiles want powers of two."""
-    return max(_LEAST_DOT, 1 << (heads.size - 1).bit_length())
 
 
 def _decode(
     shared: dict[str, Any], plan: AttentionPlan, partial: Tensor, partial_lse: Tensor
 ) -> Launch:
-    tiling = decode_tiling(shared["block_d"], shared["query"].element_size())
+    tiling = decode_tiling(plan.heads)
     arguments = shared | {
         "partial": partial,
         "partial_lse": partial_lse,
         "items": plan.items,
         "bounds": plan.bounds,
-        "block_m": max(_LEAST_DOT, 1 << (plan.heads.group - 1).bit_length()),
-        "block_n": tiling.keys,
+        "tile_rows": tiling.rows,
+        "tile_keys": tiling.keys,
+        "whole_tiles": tiling.keys <= plan.block_size,
     }
     return Launch(decode, (len(plan.bounds) - 1,), arguments, tiling.warps, tiling.stages)
 
@@ -185,20 +167,21 @@ def _merge(plan: AttentionPlan, partial: Tensor, partial_lse: Tensor, out: Tenso
         "out_stride": out.stride(0),
         "group": plan.heads.group,
         "size": plan.heads.size,
-        "block_d": padded_size(plan.heads),
-        "block_s": _MERGED,
+        "tile_size": padded(plan.heads.size),
+        "tile_parts": _MERGED,
     }
     return Launch(merge, (len(plan.merges), plan.heads.group), arguments, 4, 2)
 
 
 def _prefill(shared: dict[str, Any], plan: AttentionPlan) -> Launch:
-    tiling = prefill_tiling(shared["block_d"], shared["query"].element_size())
+    tiling = plan.prefill_tiling
     arguments = shared | {
         "tiles": plan.tiles,
         "window": plan.window or 0,
         "windowed": plan.window is not None,
-        "block_m": PREFILL_ROWS,
-        "block_n": tiling.keys,
+        "tile_rows": tiling.rows,
+        "tile_keys": tiling.keys,
+        "whole_tiles": tiling.keys <= plan.block_size,
     }
     grid = (len(plan.tiles), plan.heads.num_kv)
     return Launch(prefill, grid, arguments, tiling.warps, tiling.stages)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
+from fastgen_kernels.triton_kernels.tiling import Gpu, Tiling, prefill_tiling
 from fastgen_kernels.work_list import (
     Rows,
     Splits,
@@ -20,8 +21,6 @@ from fastgen_kernels.work_list import (
     plan_work,
 )
 
-PREFILL_ROWS: Final = 128
-"""Of a tile of queries: tokens × the heads that share keys."""
 _ALIGNMENT: Final = 4
 """Words: each part begins at a multiple of 16 bytes."""
 
@@ -31,8 +30,9 @@ class AttentionPlan:
     """On the device, all int32.
 
     tables: [R, blocks] block tables. items, bounds, merges: of the decodes' `WorkList`; num_slots:
-    of the partial results that they write. tiles: [N, 4] of the prompts, see `prefill`; those with
-    most keys first. window: tokens that a query sees; None: all up to itself.
+    of the partial results that they write. tiles: [N, 4] of the prompts, see `prefill`, as large as
+    prefill_tiling says, those with most keys first. window: tokens that a query sees; None: all up
+    to itself.
     """
 
     heads: Heads
@@ -44,28 +44,39 @@ class AttentionPlan:
     merges: Tensor
     tiles: Tensor
     num_slots: int
+    prefill_tiling: Tiling
 
 
 def make_plan(
     batch: RaggedBatch,
     heads: Heads,
     device: torch.device,
-    window: int | None,
-    num_multiprocessors: int,
+    gpu: Gpu,
+    window: int | None = None,
     splits: Splits = Splits.WORK_LIST,
 ) -> AttentionPlan:
     """One copy to the device. Decodes are the chunks of one token."""
-    work = plan_work(decode_rows(batch, window), heads, num_multiprocessors, splits)
+    work = plan_work(decode_rows(batch, window), heads, gpu.multiprocessors, splits)
+    tiling = prefill_tiling(heads, gpu.architecture)
     parts = [
         batch.block_tables.astype(np.int32),
         work.items,
         work.bounds,
         work.merges,
-        prefill_tiles(batch, heads),
+        prefill_tiles(batch, tiling.rows // heads.group),
     ]
     tables, items, bounds, merges, tiles = _placed(parts, device)
     return AttentionPlan(
-        heads, batch.block_size, window, tables, items, bounds, merges, tiles, work.num_slots
+        heads,
+        batch.block_size,
+        window,
+        tables,
+        items,
+        bounds,
+        merges,
+        tiles,
+        work.num_slots,
+        tiling,
     )
 
 
@@ -77,9 +88,11 @@ def decode_rows(batch: RaggedBatch, window: int | None) -> Rows:
     return Rows(batch.first_rows[chunks], chunks, first, last)
 
 
-def prefill_tiles(batch: RaggedBatch, heads: Heads) -> NDArray[np.int32]:
-    """[N, 4] first query row, tokens, row of the block table, position of the first token."""
-    tokens = max(1, PREFILL_ROWS // heads.group)
+def prefill_tiles(batch: RaggedBatch, tokens: int) -> NDArray[np.int32]:
+    """[N, 4] first query row, tokens, row of the block table, position of the first token.
+
+    tokens: most of a tile.
+    """
     chunks = np.nonzero(batch.lengths > 1)[0]
     counts = -(-batch.lengths[chunks] // tokens)
     chunk = np.repeat(chunks, counts)
@@ -105,32 +118,33 @@ class StaticDecodePlan:
         heads: Heads,
         block_size: int,
         device: torch.device,
-        window: int | None,
-        num_multiprocessors: int,
+        gpu: Gpu,
+        window: int | None = None,
     ) -> None:
-        self._multiprocessors = num_multiprocessors
-        room = capacity(num_rows, heads.num_kv, num_multiprocessors)
+        self._multiprocessors = gpu.multiprocessors
+        room = capacity(num_rows, heads.num_kv, gpu.multiprocessors)
         shapes = [
             (num_rows, num_blocks),
             (room.items, 6),
-            (num_ctas(num_multiprocessors) + 1,),
+            (num_ctas(gpu.multiprocessors) + 1,),
             (room.merges, 4),
         ]
-        self._host = [np.zeros(shape, np.int32) for shape in shapes]
+        self.host = [np.zeros(shape, np.int32) for shape in shapes]
         tables, items, bounds, merges = (
             torch.zeros(shape, dtype=torch.int32, device=device) for shape in shapes
         )
         tiles = torch.zeros((0, 4), dtype=torch.int32, device=device)
         self.plan = AttentionPlan(
-            heads, block_size, window, tables, items, bounds, merges, tiles, room.slots
-        )
+            heads, block_size, window, tables, items, bounds, merges, tiles, room.slots,
+            prefill_tiling(heads, gpu.architecture),
+        )  # fmt: skip
 
     def update(self, batch: RaggedBatch) -> WorkList:
         """batch: at most `num_rows` chunks of a token; the other rows become empty.
 
         Raises ValueError for a batch that does not fit.
         """
-        tables, items, bounds, merges = self._host
+        tables, items, bounds, merges = self.host
         num_rows, num_blocks = tables.shape
         chunks, blocks = batch.block_tables.shape
         if chunks > num_rows or blocks > num_blocks or int(batch.lengths.max(initial=0)) > 1:
@@ -155,7 +169,7 @@ class StaticDecodePlan:
         merges[len(work.merges) :] = 0
         plan = self.plan
         for target, source in zip(
-            (plan.tables, plan.items, plan.bounds, plan.merges), self._host, strict=True
+            (plan.tables, plan.items, plan.bounds, plan.merges), self.host, strict=True
         ):
             target.copy_(torch.from_numpy(source))
         return work

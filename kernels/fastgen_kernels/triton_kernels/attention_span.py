@@ -19,6 +19,7 @@ def attend_span(
     values,
     slot_stride,
     table,
+    block_bits,
     begin,
     end,
     low,
@@ -28,47 +29,49 @@ def attend_span(
     start,
     stop,
     size: tl.constexpr,
-    block_d: tl.constexpr,
-    block_n: tl.constexpr,
-    page: tl.constexpr,
+    tile_size: tl.constexpr,
+    tile_keys: tl.constexpr,
+    whole_tiles: tl.constexpr,
     masked: tl.constexpr,
     capped: tl.constexpr,
 ):
-    """Adds the keys at positions start … stop - 1 to what was accumulated; start % block_n == 0.
+    """Adds the keys at positions start … stop - 1 to what was accumulated; start % tile_keys == 0.
 
-    query: [M, block_d]. total: [M, block_d] sum of weighted values; top: [M] largest score so far;
-    weight: [M] sum of weights. keys, values: of a head. table: the request's block table. masked:
-    only keys at begin … end - 1 are read, and a row sees those at low … high - 1 of them, each [M];
-    else all rows see all keys. scale: of scores, times log2(e). soft_cap: times log2(e).
+    query: [M, tile_size]. total: [M, tile_size] sum of weighted values; top: [M] largest score so
+    far; weight: [M] sum of weights. keys, values: of a head. table: the request's block table, of
+    blocks of 2^block_bits tokens; whole_tiles: a tile of keys lies in one. masked: only keys at
+    begin … end - 1 are read, and a row sees those at low … high - 1 of them, each [M]; else all
+    rows see all keys. scale: of scores, times log2(e). soft_cap: times log2(e).
     """
-    tokens = tl.arange(0, block_n)
-    dims = tl.arange(0, block_d)
-    if block_n <= page:
-        block = tl.load(table + start // page, mask=start < stop, other=0)
+    in_block = (1 << block_bits) - 1
+    tokens = tl.arange(0, tile_keys)
+    dims = tl.arange(0, tile_size)
+    if whole_tiles:
+        block = tl.load(table + (start >> block_bits), mask=start < stop, other=0)
     else:
-        block = tl.load(table + (start + tokens) // page, mask=start + tokens < stop, other=0)
-    for position in range(start, stop, block_n):
-        if block_n <= page:
-            slots = block.to(tl.int64) * page + position % page + tokens
-            ahead = position + block_n
+        block = tl.load(table + (start + tokens >> block_bits), mask=start + tokens < stop, other=0)
+    for position in range(start, stop, tile_keys):
+        if whole_tiles:
+            slots = (block.to(tl.int64) << block_bits) + (position & in_block) + tokens
+            ahead = position + tile_keys
         else:
-            slots = block.to(tl.int64) * page + (position + tokens) % page
-            ahead = position + block_n + tokens
-        block = tl.load(table + ahead // page, mask=ahead < stop, other=0)
+            slots = (block.to(tl.int64) << block_bits) + (position + tokens & in_block)
+            ahead = position + tile_keys + tokens
+        block = tl.load(table + (ahead >> block_bits), mask=ahead < stop, other=0)
         offsets = slots * slot_stride
         at = position + tokens
         key_at = keys + offsets[None, :] + dims[:, None]
         value_at = values + offsets[:, None] + dims[None, :]
         if masked:
             there = (at >= begin) & (at < end)
-            if size == block_d:
+            if size == tile_size:
                 key = tl.load(key_at, mask=there[None, :], other=0.0)
                 value = tl.load(value_at, mask=there[:, None], other=0.0)
             else:
                 inside = dims < size
                 key = tl.load(key_at, mask=there[None, :] & inside[:, None], other=0.0)
                 value = tl.load(value_at, mask=there[:, None] & inside[None, :], other=0.0)
-        elif size == block_d:
+        elif size == tile_size:
             key = tl.load(key_at)
             value = tl.load(value_at)
         else:

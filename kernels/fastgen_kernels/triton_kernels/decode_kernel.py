@@ -5,10 +5,8 @@ import triton.language as tl
 
 from fastgen_kernels.triton_kernels.attention_span import attend_span
 
-_COUNTS = ["group", "table_stride"]
 
-
-@triton.jit(do_not_specialize=_COUNTS)
+@triton.jit(do_not_specialize=["group", "block_bits", "table_stride"])
 def decode(
     query,
     keys,
@@ -24,14 +22,15 @@ def decode(
     slot_stride,
     table_stride,
     group,
+    block_bits,
     scale,
     soft_cap,
     value_scale,
     size: tl.constexpr,
-    block_m: tl.constexpr,
-    block_d: tl.constexpr,
-    block_n: tl.constexpr,
-    page: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_size: tl.constexpr,
+    tile_keys: tl.constexpr,
+    whole_tiles: tl.constexpr,
     capped: tl.constexpr,
 ):
     """A CTA's items, one after the other; the query heads that share keys are rows of one tile.
@@ -40,8 +39,8 @@ def decode(
     of the list, group, size] normalised, partial_lse: [slots of the list, group] log2 of the sum of
     weights, both float32. items, bounds: of `WorkList`.
     """
-    heads = tl.arange(0, block_m)
-    dims = tl.arange(0, block_d)
+    heads = tl.arange(0, tile_rows)
+    dims = tl.arange(0, tile_size)
     wanted = (heads < group)[:, None] & (dims < size)[None, :]
     cta = tl.program_id(0)
     for number in range(tl.load(bounds + cta), tl.load(bounds + cta + 1)):
@@ -56,25 +55,26 @@ def decode(
         queries = tl.load(query + row * query_stride + places, mask=wanted, other=0.0)
         total, top, weight = attend_span(
             queries,
-            tl.zeros((block_m, block_d), tl.float32),
-            tl.full((block_m,), float("-inf"), tl.float32),
-            tl.zeros((block_m,), tl.float32),
+            tl.zeros((tile_rows, tile_size), tl.float32),
+            tl.full((tile_rows,), float("-inf"), tl.float32),
+            tl.zeros((tile_rows,), tl.float32),
             keys + head * size,
             values + head * size,
             slot_stride,
             table,
+            block_bits,
             first,
             last,
-            tl.zeros((block_m,), tl.int32) + first,
-            tl.zeros((block_m,), tl.int32) + last,
+            tl.zeros((tile_rows,), tl.int32) + first,
+            tl.zeros((tile_rows,), tl.int32) + last,
             scale,
             soft_cap,
-            first // block_n * block_n,
+            first // tile_keys * tile_keys,
             last,
             size,
-            block_d,
-            block_n,
-            page,
+            tile_size,
+            tile_keys,
+            whole_tiles,
             True,
             capped,
         )
@@ -99,8 +99,8 @@ def merge(
     out_stride,
     group,
     size: tl.constexpr,
-    block_d: tl.constexpr,
-    block_s: tl.constexpr,
+    tile_size: tl.constexpr,
+    tile_parts: tl.constexpr,
 ):
     """One query head of a split row: the partial results, each by its share of the weights.
 
@@ -109,14 +109,14 @@ def merge(
     line = merges + tl.program_id(0) * 4
     member = tl.program_id(1)
     count = tl.load(line + 3)
-    dims = tl.arange(0, block_d)
+    dims = tl.arange(0, tile_size)
     inside = dims < size
-    total = tl.zeros((block_d,), tl.float32)
+    total = tl.zeros((tile_size,), tl.float32)
     top = tl.full((1,), float("-inf"), tl.float32)
     weight = tl.zeros((1,), tl.float32)
     first = tl.load(line + 2)
-    for begin in range(0, count, block_s):
-        number = begin + tl.arange(0, block_s)
+    for begin in range(0, count, tile_parts):
+        number = begin + tl.arange(0, tile_parts)
         part = (first + number).to(tl.int64) * group + member
         lse = tl.load(partial_lse + part, mask=number < count, other=float("-inf"))
         highest = tl.maximum(top, tl.max(lse, 0))

@@ -8,7 +8,7 @@ from torch import Tensor
 from fastgen_kernels.triton_kernels.kv_write_kernel import kv_write_rows
 from fastgen_kernels.triton_kernels.launch import Launch, check_heads_together
 
-_MOST_BLOCK: Final = 1024
+_MOST_TILE: Final = 1024
 
 
 def kv_write(
@@ -38,7 +38,7 @@ def kv_write_launch(
         check_heads_together(name, tensor)
     cached_keys, cached_values = cache.unbind()
     width = keys.shape[1] * keys.shape[2]
-    block = min(_MOST_BLOCK, 1 << (width - 1).bit_length())
+    tile = min(_MOST_TILE, 1 << (width - 1).bit_length())
     arguments = {
         "keys": keys,
         "values": values,
@@ -53,6 +53,6 @@ def kv_write_launch(
         "value_scale": value_scale,
         "largest": torch.finfo(cache.dtype).max,
         "width": width,
-        "block": block,
+        "tile": tile,
     }
-    return Launch(kv_write_rows, (len(keys), -(-width // block)), arguments, 4)
+    return Launch(kv_write_rows, (len(keys), -(-width // tile)), arguments, 4)

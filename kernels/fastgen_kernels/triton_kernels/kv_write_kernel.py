@@ -19,17 +19,17 @@ def kv_write_rows(
     value_scale,
     largest,
     width: tl.constexpr,
-    block: tl.constexpr,
+    tile: tl.constexpr,
 ):
     """One token: its keys and values of all heads, `width` numbers each, divided by their scales.
 
     slots: [T] int64; nothing is written for one that is not in 0 … num_slots - 1. largest: of the
     cache's type; where that is not the keys', numbers beyond it become it. NaN stays NaN. Grid:
-    (T, ⌈width / block⌉).
+    (T, ⌈width / tile⌉).
     """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
-    at = tl.program_id(1) * block + tl.arange(0, block)
+    at = tl.program_id(1) * tile + tl.arange(0, tile)
     there = (at < width) & (slot >= 0) & (slot < num_slots)
     key = tl.load(keys + token * key_stride + at, mask=there, other=0.0)
     value = tl.load(values + token * value_stride + at, mask=there, other=0.0)

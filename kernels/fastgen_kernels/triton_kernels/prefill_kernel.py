@@ -6,7 +6,7 @@ import triton.language as tl
 from fastgen_kernels.triton_kernels.attention_span import attend_span
 
 
-@triton.jit(do_not_specialize=["group", "table_stride", "window"])
+@triton.jit(do_not_specialize=["group", "block_bits", "table_stride", "window"])
 def prefill(
     query,
     keys,
@@ -19,15 +19,16 @@ def prefill(
     slot_stride,
     table_stride,
     group,
+    block_bits,
     window,
     scale,
     soft_cap,
     value_scale,
     size: tl.constexpr,
-    block_m: tl.constexpr,
-    block_d: tl.constexpr,
-    block_n: tl.constexpr,
-    page: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_size: tl.constexpr,
+    tile_keys: tl.constexpr,
+    whole_tiles: tl.constexpr,
     windowed: tl.constexpr,
     capped: tl.constexpr,
 ):
@@ -43,8 +44,8 @@ def prefill(
     tokens = tl.load(tile + 1)
     table = tables + tl.load(tile + 2).to(tl.int64) * table_stride
     position = tl.load(tile + 3)
-    rows = tl.arange(0, block_m)
-    dims = tl.arange(0, block_d)
+    rows = tl.arange(0, tile_rows)
+    dims = tl.arange(0, tile_size)
     token = rows // group
     wanted = (token < tokens)[:, None] & (dims < size)[None, :]
     heads = (head * group + rows % group)[:, None] * size + dims[None, :]
@@ -54,24 +55,26 @@ def prefill(
     if windowed:
         low = high - window
         begin = tl.maximum(0, position + 1 - window)
-        masked_from = begin // block_n * block_n
+        masked_from = begin // tile_keys * tile_keys
     else:
-        low = tl.zeros((block_m,), tl.int32)
+        low = tl.zeros((tile_rows,), tl.int32)
         begin = 0
-        masked_from = (position + 1) // block_n * block_n
-    total = tl.zeros((block_m, block_d), tl.float32)
-    top = tl.full((block_m,), float("-inf"), tl.float32)
-    weight = tl.zeros((block_m,), tl.float32)
+        masked_from = (position + 1) // tile_keys * tile_keys
+    total = tl.zeros((tile_rows, tile_size), tl.float32)
+    top = tl.full((tile_rows,), float("-inf"), tl.float32)
+    weight = tl.zeros((tile_rows,), tl.float32)
     keys += head * size
     values += head * size
     if not windowed:
         total, top, weight = attend_span(
-            queries, total, top, weight, keys, values, slot_stride, table, begin, end, low, high,
-            scale, soft_cap, 0, masked_from, size, block_d, block_n, page, False, capped,
+            queries, total, top, weight, keys, values, slot_stride, table, block_bits, begin, end,
+            low, high, scale, soft_cap, 0, masked_from,
+            size, tile_size, tile_keys, whole_tiles, False, capped,
         )  # fmt: skip
     total, top, weight = attend_span(
-        queries, total, top, weight, keys, values, slot_stride, table, begin, end, low, high,
-        scale, soft_cap, masked_from, end, size, block_d, block_n, page, True, capped,
+        queries, total, top, weight, keys, values, slot_stride, table, block_bits, begin, end,
+        low, high, scale, soft_cap, masked_from, end,
+        size, tile_size, tile_keys, whole_tiles, True, capped,
     )  # fmt: skip
     result = total * (value_scale / tl.where(weight == 0.0, 1.0, weight))[:, None]
     place = out + (row + token)[:, None] * out_stride + heads
