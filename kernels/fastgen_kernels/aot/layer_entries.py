@@ -1,6 +1,7 @@
 """Launches of the layers around attention, in the shapes of the models that are tested.
 
-Nothing is computed: the tensors have shapes, strides and alignment, and no memory.
+Nothing is computed: the tensors have shapes, strides and alignment, and no memory. bfloat16, which
+models come in, has every shape; the other types have the most frequent ones.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fastgen_kernels.activation import Activation
 from fastgen_kernels.aot.entry import AMPERE, HOPPER, Entry
-from fastgen_kernels.torch_twins.quantized import QuantizedWeight, WeightFormat
+from fastgen_kernels.torch_twins.quantized import GROUP_SIZES, QuantizedWeight, WeightFormat
 from fastgen_kernels.triton_kernels.activation import activation_launch
 from fastgen_kernels.triton_kernels.experts import StackedExperts, expert_launches
 from fastgen_kernels.triton_kernels.launch import Launch
@@ -31,7 +32,7 @@ _Shape = tuple[int, ...]
 def entries() -> Iterator[Entry]:
     """Norms, rotary embedding, activations, experts and weights of 8 bits."""
     for architecture, dtype in product((AMPERE, HOPPER), _TYPES):
-        for size in (576, 4096, 8192):
+        for size in (576, 4096, 8192) if dtype == _COMMON else (4096,):
             yield from _norms(architecture, dtype, size)
         yield from _rotaries(architecture, dtype)
         yield from _activations(architecture, dtype)
@@ -81,7 +82,8 @@ def _rotaries(architecture: int, dtype: str) -> Iterator[Entry]:
         angles = _tensor(dtype, 512, 1, half)
         return rotary_launch(packed[:, :40], angles, angles, _tensor(dtype, 512, 40, size))
 
-    for size, half in ((64, 32), (80, 16), (96, 48), (128, 64), (128, 32), (256, 128), (256, 32)):
+    sizes = ((128, 64), (128, 32), (64, 32), (80, 16), (96, 48), (256, 128), (256, 32))
+    for size, half in sizes if dtype == _COMMON else sizes[:2]:
         yield Entry(
             f"rotary {size}/{2 * half} {dtype}",
             architecture,
@@ -151,18 +153,18 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
 def _quantized(architecture: int, dtype: str, form: WeightFormat) -> Iterator[Entry]:
     kind = torch.int8 if form is WeightFormat.INT8 else torch.float8_e4m3fn
 
+    groups = (None, *GROUP_SIZES) if dtype == _COMMON else (None, 128)
+
     def launches(num_tokens: int, group: int | None) -> list[Launch]:
         inputs, outputs = 4096, 6144
-        groups = inputs // group if group else 1
-        weight = QuantizedWeight(
-            _tensor(kind, outputs, inputs), _tensor("fp32", outputs, groups), group
-        )
+        scales = _tensor("fp32", outputs, inputs // group if group else 1)
+        weight = QuantizedWeight(_tensor(kind, outputs, inputs), scales, group)
         return linear_launches(
             _tensor(dtype, num_tokens, inputs), weight, None, _tensor(dtype, num_tokens, outputs),
             _NUM_SMS[architecture],
         )  # fmt: skip
 
-    for tokens, group in product((16, 64, 2048), (None, 32, 128)):
+    for tokens, group in product((16, 64, 2048), groups):
         yield Entry(
             f"linear {form} {f'group {group} ' if group else ''}{tokens} tokens {dtype}",
             architecture,
