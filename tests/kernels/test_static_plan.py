@@ -22,17 +22,22 @@ ANYTHING = (1 << 31) - 1
 def made(case: Case, num_rows: int = 6, window: int | None = None) -> StaticDecodePlan:
     """Its buffers hold anything at first, as if another batch had been there."""
     static = StaticDecodePlan(num_rows, 70, case.heads, 16, CPU, Gpu(90, 3), window)
-    for buffer in static.host:
-        buffer.fill(ANYTHING)
+    for buffer in _buffers(static, num_rows):
+        buffer.fill_(ANYTHING)
     return static
+
+
+def _buffers(static: StaticDecodePlan, num_rows: int) -> list[Tensor]:
+    plan = static.plan(num_rows)
+    return [plan.tables, plan.items, plan.bounds, plan.merges]
 
 
 def replay(case: Case, static: StaticDecodePlan, num_rows: int = 6) -> Tensor:
     """What a graph that was captured before `update` computes."""
     query = torch.full((num_rows, *case.query.shape[1:]), torch.nan)
     out = torch.full_like(query, torch.nan)
-    captured = launches(query, case.cache, static.plan, out)
-    static.update(case.batch)
+    captured = launches(query, case.cache, static.plan(num_rows), out)
+    static.update(case.batch, num_rows)
     query[: len(case.query)] = case.query
     _run(captured)
     return out.flatten(1)
@@ -68,21 +73,33 @@ def test_a_plan_forgets_the_batch_before() -> None:
         assert not out[len(contexts) :].any()
 
 
+def test_smaller_batches_take_a_part_of_the_buffers() -> None:
+    """One plan for graphs of 4 and of 6 rows; its buffers hold what the other left there."""
+    first = make_case(
+        [(n, 1) for n in (999, 500, 3, 70, 2, 1)], 5, kv_heads=1, group=2, head_dim=16
+    )
+    static = made(first)
+    assert [len(part) for part in _buffers(static, 4)] < [len(p) for p in _buffers(static, 6)]
+    torch.testing.assert_close(replay(first, static).double(), dense(first), atol=1e-5, rtol=0)
+    case = make_case([(700, 1), (3, 1), (90, 1)], 6, kv_heads=1, group=2, head_dim=16)
+    out = replay(case, static, num_rows=4)
+    torch.testing.assert_close(out[:3].double(), dense(case), atol=1e-5, rtol=0)
+    assert not out[3].any()
+
+
 def test_nothing_moves_or_grows_between_batches() -> None:
     case = make_case([(999, 1), (3, 1)], 3, kv_heads=1, group=2, head_dim=16)
     static = made(case)
-    plan = static.plan
-    places = [tensor.data_ptr() for tensor in (plan.tables, plan.items, plan.bounds, plan.merges)]
+    places = [(buffer.data_ptr(), buffer.shape) for buffer in _buffers(static, 6)]
     grids = [launch.grid for launch in _launches(case, static)]
-    static.update(case.batch)
-    assert static.plan is plan
-    assert places == [t.data_ptr() for t in (plan.tables, plan.items, plan.bounds, plan.merges)]
+    static.update(case.batch, 6)
+    assert places == [(buffer.data_ptr(), buffer.shape) for buffer in _buffers(static, 6)]
     assert grids == [launch.grid for launch in _launches(case, static)]
 
 
 def _launches(case: Case, static: StaticDecodePlan) -> list[Launch]:
     query = torch.zeros(6, *case.query.shape[1:])
-    return launches(query, case.cache, static.plan, query.clone())
+    return launches(query, case.cache, static.plan(6), query.clone())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +115,7 @@ def test_what_does_not_fit_is_refused(lengths: list[int], blocks: int) -> None:
     )
     static = StaticDecodePlan(6, 70, Heads(2, 1, 16), 16, CPU, Gpu(90, 3), None)
     with pytest.raises(ValueError, match="a plan for 6 chunks of a token and 70 blocks"):
-        static.update(batch)
+        static.update(batch, 6)
 
 
 def test_a_row_may_be_as_long_as_its_table() -> None:

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fastgen_kernels.gpu_limits import check
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.triton_kernels import attention as kernel
-from fastgen_kernels.triton_kernels.attention import Scales, attention, check, launches
+from fastgen_kernels.triton_kernels.attention import Scales, attention, launches
 from fastgen_kernels.triton_kernels.attention_plan import make_plan
 from fastgen_kernels.triton_kernels.tiling import Gpu
 from fastgen_kernels.work_list import Splits
@@ -305,7 +306,7 @@ def test_heads_that_lie_apart_are_refused() -> None:
         (Heads(8, 8, 20), 64, torch.bfloat16, "heads of size 20"),
         (Heads(256, 1, 64), 64, torch.bfloat16, "groups of 256"),
         (Heads(128, 1, 256), 64, torch.bfloat16, "groups of 128"),
-        (Heads(8, 8, 64), 64, torch.float32, "torch.float32: on GPUs"),
+        (Heads(8, 8, 64), 64, torch.float32, "the dtype float32: on GPUs"),
     ],
 )
 def test_what_no_kernel_is_made_for_is_refused(

@@ -7,18 +7,19 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fastgen_kernels.gpu_limits import check
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
-from fastgen_kernels.triton_kernels.attention_plan import AttentionPlan, make_plan
+from fastgen_kernels.triton_kernels.attention_plan import (
+    AttentionPlan,
+    StaticDecodePlan,
+    make_plan,
+)
 from fastgen_kernels.triton_kernels.decode_kernel import decode, merge
 from fastgen_kernels.triton_kernels.launch import Launch, check_heads_together
 from fastgen_kernels.triton_kernels.prefill_kernel import prefill
 from fastgen_kernels.triton_kernels.tiling import Gpu, decode_tiling, padded
 
-BLOCK_SIZES: Final = (16, 32, 64, 128)
-LARGEST_HEAD: Final = 256
-LARGEST_GROUP: Final = 128
-"""Half as many for heads of more than 128 dimensions."""
 _LOG2_E: Final = math.log2(math.e)
 _MERGED: Final = 16
 """Partial results that a merge takes at a time."""
@@ -50,19 +51,16 @@ def gpu_of(device: torch.device) -> Gpu:
     return Gpu(10 * told.major + told.minor, told.multi_processor_count)
 
 
-def check(heads: Heads, block_size: int, dtype: torch.dtype) -> None:
-    """dtype: of the queries. Raises ValueError for what no kernel is made for."""
-    if dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError(f"{dtype}: on GPUs attention computes with bfloat16 or float16")
-    if block_size not in BLOCK_SIZES:
-        sizes = ", ".join(map(str, BLOCK_SIZES))
-        raise ValueError(f"a block of {block_size} tokens: on GPUs it has {sizes}")
-    most = LARGEST_GROUP if heads.size <= 128 else LARGEST_GROUP // 2
-    if heads.size > LARGEST_HEAD or heads.size % 8 or heads.group > most:
-        raise ValueError(
-            f"heads of size {heads.size} in groups of {heads.group}: on GPUs the size is a "
-            f"multiple of 8 up to {LARGEST_HEAD}, and a group has up to {most}"
-        )
+def static_plan(
+    num_rows: int,
+    num_blocks: int,
+    heads: Heads,
+    block_size: int,
+    device: torch.device,
+    window: int | None = None,
+) -> StaticDecodePlan:
+    """For a CUDA device; see `StaticDecodePlan`."""
+    return StaticDecodePlan(num_rows, num_blocks, heads, block_size, device, gpu_of(device), window)
 
 
 def attention(

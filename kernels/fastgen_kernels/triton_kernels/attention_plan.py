@@ -1,8 +1,6 @@
 """What the layers of a step have in common, laid out for the kernels."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,17 +10,14 @@ from torch import Tensor
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
 from fastgen_kernels.triton_kernels.tiling import Gpu, Tiling, prefill_tiling
+from fastgen_kernels.triton_kernels.upload import upload
 from fastgen_kernels.work_list import (
     Rows,
     Splits,
-    WorkList,
     capacity,
     num_ctas,
     plan_work,
 )
-
-_ALIGNMENT: Final = 4
-"""Words: each part begins at a multiple of 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +60,7 @@ def make_plan(
         work.merges,
         prefill_tiles(batch, tiling.rows // heads.group),
     ]
-    tables, items, bounds, merges, tiles = _placed(parts, device)
+    tables, items, bounds, merges, tiles = upload(parts, device)
     return AttentionPlan(
         heads,
         batch.block_size,
@@ -108,7 +103,7 @@ def prefill_tiles(batch: RaggedBatch, tokens: int) -> NDArray[np.int32]:
 class StaticDecodePlan:
     """A plan of decodes in buffers that stay where they are, for captured CUDA graphs.
 
-    num_rows: of the batch, padding included. num_blocks: most of a request.
+    num_rows: of the largest batch, padding included. num_blocks: most of a request.
     """
 
     def __init__(
@@ -121,69 +116,66 @@ class StaticDecodePlan:
         gpu: Gpu,
         window: int | None = None,
     ) -> None:
-        self._multiprocessors = gpu.multiprocessors
+        self._gpu = gpu
         room = capacity(num_rows, heads.num_kv, gpu.multiprocessors)
         shapes = [
             (num_rows, num_blocks),
             (room.items, 6),
             (num_ctas(gpu.multiprocessors) + 1,),
             (room.merges, 4),
+            (0, 4),
         ]
-        self.host = [np.zeros(shape, np.int32) for shape in shapes]
-        tables, items, bounds, merges = (
-            torch.zeros(shape, dtype=torch.int32, device=device) for shape in shapes
-        )
-        tiles = torch.zeros((0, 4), dtype=torch.int32, device=device)
-        self.plan = AttentionPlan(
-            heads, block_size, window, tables, items, bounds, merges, tiles, room.slots,
+        buffers = [torch.zeros(shape, dtype=torch.int32, device=device) for shape in shapes]
+        self._whole = AttentionPlan(
+            heads, block_size, window, *buffers, room.slots,
             prefill_tiling(heads, gpu.architecture),
         )  # fmt: skip
 
-    def update(self, batch: RaggedBatch) -> WorkList:
+    def plan(self, num_rows: int) -> AttentionPlan:
+        """For batches that are padded to so many rows: parts of the buffers."""
+        whole = self._whole
+        room = capacity(num_rows, whole.heads.num_kv, self._gpu.multiprocessors)
+        return replace(
+            whole,
+            tables=whole.tables[:num_rows],
+            items=whole.items[: room.items],
+            merges=whole.merges[: room.merges],
+            num_slots=room.slots,
+        )
+
+    def update(self, batch: RaggedBatch, num_rows: int) -> None:
         """batch: at most `num_rows` chunks of a token; the other rows become empty.
 
         Raises ValueError for a batch that does not fit.
         """
-        tables, items, bounds, merges = self.host
-        num_rows, num_blocks = tables.shape
+        plan = self.plan(num_rows)
         chunks, blocks = batch.block_tables.shape
-        if chunks > num_rows or blocks > num_blocks or int(batch.lengths.max(initial=0)) > 1:
+        longest = int(batch.lengths.max(initial=0))
+        if chunks > len(plan.tables) or blocks > plan.tables.shape[1] or longest > 1:
             raise ValueError(
-                f"a plan for {num_rows} chunks of a token and {num_blocks} blocks cannot hold "
-                f"{chunks} of up to {batch.lengths.max(initial=0)} tokens and {blocks} blocks"
+                f"a plan for {len(plan.tables)} chunks of a token and {plan.tables.shape[1]} "
+                f"blocks cannot hold {chunks} of up to {longest} tokens and {blocks} blocks"
             )
-        rows = decode_rows(batch, self.plan.window)
-        padding = np.arange(chunks, num_rows)
-        nothing = np.zeros(len(padding), np.int64)
-        padded = Rows(
-            np.concatenate([rows.query, padding]),
-            np.concatenate([rows.table, padding]),
-            np.concatenate([rows.first, nothing]),
-            np.concatenate([rows.last, nothing]),
-        )
-        work = plan_work(padded, self.plan.heads, self._multiprocessors)
-        tables[:chunks, :blocks] = batch.block_tables
-        items[: len(work.items)] = work.items
-        bounds[:] = work.bounds
+        rows = _padded(decode_rows(batch, plan.window), num_rows)
+        work = plan_work(rows, plan.heads, self._gpu.multiprocessors)
+        merges = np.zeros(plan.merges.shape, np.int32)  # lines of no slots
         merges[: len(work.merges)] = work.merges
-        merges[len(work.merges) :] = 0
-        plan = self.plan
-        for target, source in zip(
-            (plan.tables, plan.items, plan.bounds, plan.merges), self.host, strict=True
+        for target, source in (
+            (plan.tables[:chunks, :blocks], batch.block_tables.astype(np.int32)),
+            (plan.items[: len(work.items)], work.items),
+            (plan.bounds, work.bounds),
+            (plan.merges, merges),
         ):
             target.copy_(torch.from_numpy(source))
-        return work
 
 
-def _placed(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[Tensor]:
-    """The parts on the device, as views of one tensor."""
-    sizes = [-(-part.size // _ALIGNMENT) * _ALIGNMENT for part in parts]
-    ends = np.cumsum(sizes)
-    words = np.zeros(max(1, int(ends[-1])), np.int32)
-    for part, end, size in zip(parts, ends, sizes, strict=True):
-        words[end - size : end - size + part.size] = part.reshape(-1)
-    there = torch.from_numpy(words).to(device)
-    return [
-        there[end - size : end - size + part.size].view(part.shape)
-        for part, end, size in zip(parts, ends.tolist(), sizes, strict=True)
-    ]
+def _padded(rows: Rows, num_rows: int) -> Rows:
+    """With rows that see nothing."""
+    padding = np.arange(len(rows.query), num_rows)
+    nothing = np.zeros_like(padding)
+    return Rows(
+        np.concatenate([rows.query, padding]),
+        np.concatenate([rows.table, padding]),
+        np.concatenate([rows.first, nothing]),
+        np.concatenate([rows.last, nothing]),
+    )
