@@ -1,5 +1,6 @@
 """Whole models by the kernels of a GPU, interpreted: the tokens that the twins choose."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +8,17 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    LlamaConfig,
+    GPTNeoXConfig,
     MixtralConfig,
-    PhiConfig,
     PreTrainedConfig,
     Qwen3Config,
 )
 
-from fastgen_kernels.dispatch import TABLE, Kernels, Op
+from fastgen_kernels.dispatch import Device, Kernels, kernels_for
+from fastgen_kernels.heads import Heads
+from fastgen_kernels.ragged import RaggedBatch
+from fastgen_kernels.triton_kernels.attention_plan import AttentionPlan, make_plan
+from fastgen_kernels.triton_kernels.tiling import Gpu
 from fastgen_runtime.device import loading
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.step import Chunk, Sampling, Step
@@ -36,17 +40,23 @@ SHAPE: dict[str, Any] = {
     "initializer_range": 0.3,
 }
 MODELS: dict[str, PreTrainedConfig] = {
-    "llama": LlamaConfig(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE, head_dim=16),
-    "phi": PhiConfig(**SHAPE, partial_rotary_factor=0.5),
+    "neox": GPTNeoXConfig(**SHAPE, rotary_pct=0.5),
     "mixtral": MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
 }
-"""RMS norms and SwiGLU; norms of heads; layer norms, GELU and half-rotated heads; experts."""
+"""Norms of heads; layer norms, GELU and half-rotated heads; experts."""
+
+
+def plan_attention(
+    batch: RaggedBatch, heads: Heads, dtype: Any, device: torch.device, window: Any = None
+) -> AttentionPlan:
+    """For a GPU that is described rather than found; in float32, as the bounds are."""
+    return make_plan(batch, heads, device, Gpu(90, 2), window)
 
 
 def triton_kernels() -> Kernels:
-    """What the table gives for GPUs."""
-    return Kernels(**{op: next(row for row in TABLE[op] if row.kind == "cuda").load() for op in Op})
+    """What the table has for GPUs, but for the question how many multiprocessors there are."""
+    return replace(kernels_for(Device("cuda", (9, 0))), plan_attention=plan_attention)
 
 
 def runner_of(folder: Path) -> Runner:

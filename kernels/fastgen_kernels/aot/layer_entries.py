@@ -1,7 +1,7 @@
 """Launches of the layers around attention, in the shapes of the models that are tested.
 
 Nothing is computed: the tensors have shapes, strides and alignment, and no memory. bfloat16, which
-models come in, has every shape; the other types have the most frequent ones.
+models come in, has every shape, float16 the most frequent ones; GPUs compute in no other type.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from fastgen_kernels.triton_kernels.quantized import linear_launches
 from fastgen_kernels.triton_kernels.rotary import rotary_launch
 from fastgen_kernels.triton_kernels.route import route_launch
 
-_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _WIDE = ("LDG.E.128",)
 _COMMON = "bf16"
 _NUM_SMS = {AMPERE: 108, HOPPER: 132}
@@ -51,10 +51,8 @@ def _one(launches: Callable[..., list[Launch]], number: int, *shape: int | None)
     return launches(*shape)[number]
 
 
-def _matrix_instructions(architecture: int, dtype: str, *, few: bool) -> tuple[str, ...]:
+def _matrix_instructions(architecture: int, *, few: bool) -> tuple[str, ...]:
     """few: tiles of 16 rows, which Hopper's own tensor core instructions are too large for."""
-    if dtype == "fp32":
-        return ("LDGSTS",)
     return ("LDGSTS", "HGMMA" if architecture == HOPPER and not few else "HMMA")
 
 
@@ -115,13 +113,13 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
             _tensor(dtype, count, 2 * inner, hidden), _tensor(dtype, count, hidden, inner)
         )
         return expert_launches(
-            x, _tensor("fp32", num_tokens, top_k), _tensor(torch.int64, num_tokens, top_k),
+            x, _tensor(torch.float32, num_tokens, top_k), _tensor(torch.int64, num_tokens, top_k),
             weights, Activation.SILU, x,
         )  # fmt: skip
 
     def route(renormalise: bool) -> Launch:
         return route_launch(
-            _tensor(dtype, 512, 64), 8, renormalise, _tensor("fp32", 512, 8),
+            _tensor(dtype, 512, 64), 8, renormalise, _tensor(torch.float32, 512, 8),
             _tensor(torch.int64, 512, 8),
         )  # fmt: skip
 
@@ -130,7 +128,7 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
             f"experts {('gate_up', 'down')[number - 1]} {tokens} tokens {dtype}",
             architecture,
             partial(_one, launches, number, tokens),
-            _matrix_instructions(architecture, dtype, few=tokens == 16),
+            _matrix_instructions(architecture, few=tokens == 16),
             common=dtype == _COMMON,
         )
     yield Entry(
@@ -157,7 +155,7 @@ def _quantized(architecture: int, dtype: str, form: WeightFormat) -> Iterator[En
 
     def launches(num_tokens: int, group: int | None) -> list[Launch]:
         inputs, outputs = 4096, 6144
-        scales = _tensor("fp32", outputs, inputs // group if group else 1)
+        scales = _tensor(torch.float32, outputs, inputs // group if group else 1)
         weight = QuantizedWeight(_tensor(kind, outputs, inputs), scales, group)
         return linear_launches(
             _tensor(dtype, num_tokens, inputs), weight, None, _tensor(dtype, num_tokens, outputs),
@@ -169,7 +167,7 @@ def _quantized(architecture: int, dtype: str, form: WeightFormat) -> Iterator[En
             f"linear {form} {f'group {group} ' if group else ''}{tokens} tokens {dtype}",
             architecture,
             partial(_one, launches, 0, tokens, group),
-            _matrix_instructions(architecture, dtype, few=tokens == 16),
+            _matrix_instructions(architecture, few=tokens == 16),
             common=dtype == _COMMON and group is None,
         )
     if form is WeightFormat.INT8:
