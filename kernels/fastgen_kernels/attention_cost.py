@@ -71,10 +71,9 @@ def prefill_cost(
 
 def _seen(ends: Counts, window: int | None) -> Counts:
     """Keys that the queries at positions 0 … ends - 1 see, all together."""
-    if window is None:
-        return ends * (ends + 1) // 2
-    ramp = np.minimum(ends, window)
-    return ramp * (ramp + 1) // 2 + (ends - ramp) * window
+    ramp = ends if window is None else np.minimum(ends, window)
+    seen: Counts = ramp * (ramp + 1) // 2 + (ends - ramp) * (window or 0)
+    return seen
 
 
 def _padded(count: int) -> int:

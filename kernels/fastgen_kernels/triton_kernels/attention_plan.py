@@ -118,18 +118,22 @@ class StaticDecodePlan:
     ) -> None:
         self._gpu = gpu
         room = capacity(num_rows, heads.num_kv, gpu.multiprocessors)
-        shapes = [
-            (num_rows, num_blocks),
-            (room.items, 6),
-            (num_ctas(gpu.multiprocessors) + 1,),
-            (room.merges, 4),
-            (0, 4),
-        ]
-        buffers = [torch.zeros(shape, dtype=torch.int32, device=device) for shape in shapes]
+
+        def words(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
         self._whole = AttentionPlan(
-            heads, block_size, window, *buffers, room.slots,
-            prefill_tiling(heads, gpu.architecture),
-        )  # fmt: skip
+            heads,
+            block_size,
+            window,
+            tables=words(num_rows, num_blocks),
+            items=words(room.items, 6),
+            bounds=words(num_ctas(gpu.multiprocessors) + 1),
+            merges=words(room.merges, 4),
+            tiles=words(0, 4),
+            num_slots=room.slots,
+            prefill_tiling=prefill_tiling(heads, gpu.architecture),
+        )
 
     def plan(self, num_rows: int) -> AttentionPlan:
         """For batches that are padded to so many rows: parts of the buffers."""

@@ -9,11 +9,16 @@ import torch
 
 from fastgen_api.names import StartupFailure
 from fastgen_kernels.dispatch import Device, UnsupportedDeviceError, check
+from fastgen_runtime.allotment import has_gpus
+from fastgen_runtime.log import log_warning
 from fastgen_runtime.models.preflight import Offer, offer_now
 from fastgen_runtime.startup_error import StartupError
 
 CPU: Final = Device("cpu")
 _DRIVER_LIBRARY: Final = "libcuda.so.1"
+_IDLE_GPUS: Final = (
+    "GPUs were allotted to this replica, but it sees no NVIDIA driver: it computes on CPUs"
+)
 
 
 def find_device(index: int = 0, environment: Mapping[str, str] = os.environ) -> Device:
@@ -23,7 +28,11 @@ def find_device(index: int = 0, environment: Mapping[str, str] = os.environ) -> 
     surprise.
     """
     driver = _driver_version()
-    if driver is None or environment.get("CUDA_VISIBLE_DEVICES") == "":
+    if environment.get("CUDA_VISIBLE_DEVICES") == "":
+        return CPU
+    if driver is None:
+        if has_gpus(environment):
+            log_warning(_IDLE_GPUS)
         return CPU
     capability = (0, 0)
     if torch.cuda.is_available():  # with an old driver it is not

@@ -18,6 +18,7 @@ from fastgen_runtime.device.model import Model
 from fastgen_runtime.device.weights import load_weights
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.runner_config import RunnerConfig
+from fastgen_runtime.log import log_event
 from fastgen_runtime.models.capacity import (
     activation_bytes,
     block_bytes,
@@ -56,6 +57,7 @@ class Loader:
         if found.kind == "cuda":
             self.device = torch.device("cuda", rank)
             torch.cuda.set_device(self.device)  # Triton launches where torch is
+            log_event("GPU", device=str(found), name=torch.cuda.get_device_name(self.device))
         self._whole = checkpoint.config
         self._shard = Shard(rank, ranks)
         self.model_config = self._shard.config(checkpoint.config)
