@@ -22,7 +22,7 @@ FP8_LEAST: Final = (8, 9)
 """Compute capability: Ada and Hopper are the first with conversions of fp8."""
 
 
-@triton.jit(do_not_specialize=["num_tokens", "groups", "split"])
+@triton.jit(do_not_specialize=["num_tokens", "groups"])
 def linear_kernel(
     x,
     values,
