@@ -123,6 +123,10 @@ def _install() -> None:
 
     interpreter._patch_lang_tensor = patch_tensor
     interpreter._patch_lang = _Language(interpreter._patch_lang)
+    # Triton copies whole storages to the host and back, also those that are there: of tensors that
+    # lie apart it would touch all the memory in between.
+    interpreter.GridExecutor._init_args_hst = lambda _, arguments, named: (arguments, named)
+    interpreter.GridExecutor._restore_args_dev = lambda *_: None
 
 
 class _Language:

@@ -1,9 +1,10 @@
 """Launches of the layers around attention, in the shapes of the models that are tested.
 
-Nothing is computed: the tensors have shapes, strides and alignment, and no memory.
+Nothing is computed: the tensors have shapes, strides and alignment, and no memory. bfloat16, which
+models come in, has every shape, float16 the most frequent ones; GPUs compute in no other type.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fastgen_kernels.activation import Activation
 from fastgen_kernels.aot.entry import AMPERE, HOPPER, Entry
-from fastgen_kernels.torch_twins.quantized import QuantizedWeight, WeightFormat
+from fastgen_kernels.torch_twins.quantized import GROUP_SIZES, QuantizedWeight, WeightFormat
 from fastgen_kernels.triton_kernels.activation import activation_launch
 from fastgen_kernels.triton_kernels.experts import StackedExperts, expert_launches
 from fastgen_kernels.triton_kernels.launch import Launch
@@ -21,7 +22,7 @@ from fastgen_kernels.triton_kernels.quantized import linear_launches
 from fastgen_kernels.triton_kernels.rotary import rotary_launch
 from fastgen_kernels.triton_kernels.route import route_launch
 
-_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _WIDE = ("LDG.E.128",)
 _COMMON = "bf16"
 _NUM_SMS = {AMPERE: 108, HOPPER: 132}
@@ -31,7 +32,7 @@ _Shape = tuple[int, ...]
 def entries() -> Iterator[Entry]:
     """Norms, rotary embedding, activations, experts and weights of 8 bits."""
     for architecture, dtype in product((AMPERE, HOPPER), _TYPES):
-        for size in (576, 4096, 8192):
+        for size in (576, 4096, 8192) if dtype == _COMMON else (4096,):
             yield from _norms(architecture, dtype, size)
         yield from _rotaries(architecture, dtype)
         yield from _activations(architecture, dtype)
@@ -46,10 +47,12 @@ def _tensor(dtype: str | torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=kind, device="meta")
 
 
-def _matrix_instructions(architecture: int, dtype: str, *, few: bool) -> tuple[str, ...]:
+def _one(launches: Callable[..., list[Launch]], number: int, *shape: int | None) -> Launch:
+    return launches(*shape)[number]
+
+
+def _matrix_instructions(architecture: int, *, few: bool) -> tuple[str, ...]:
     """few: tiles of 16 rows, which Hopper's own tensor core instructions are too large for."""
-    if dtype == "fp32":
-        return ("LDGSTS",)
     return ("LDGSTS", "HGMMA" if architecture == HOPPER and not few else "HMMA")
 
 
@@ -77,7 +80,8 @@ def _rotaries(architecture: int, dtype: str) -> Iterator[Entry]:
         angles = _tensor(dtype, 512, 1, half)
         return rotary_launch(packed[:, :40], angles, angles, _tensor(dtype, 512, 40, size))
 
-    for size, half in ((64, 32), (80, 16), (96, 48), (128, 64), (128, 32), (256, 128), (256, 32)):
+    sizes = ((128, 64), (128, 32), (64, 32), (80, 16), (96, 48), (256, 128), (256, 32))
+    for size, half in sizes if dtype == _COMMON else sizes[:2]:
         yield Entry(
             f"rotary {size}/{2 * half} {dtype}",
             architecture,
@@ -109,13 +113,13 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
             _tensor(dtype, count, 2 * inner, hidden), _tensor(dtype, count, hidden, inner)
         )
         return expert_launches(
-            x, _tensor("fp32", num_tokens, top_k), _tensor(torch.int64, num_tokens, top_k),
+            x, _tensor(torch.float32, num_tokens, top_k), _tensor(torch.int64, num_tokens, top_k),
             weights, Activation.SILU, x,
         )  # fmt: skip
 
     def route(renormalise: bool) -> Launch:
         return route_launch(
-            _tensor(dtype, 512, 64), 8, renormalise, _tensor("fp32", 512, 8),
+            _tensor(dtype, 512, 64), 8, renormalise, _tensor(torch.float32, 512, 8),
             _tensor(torch.int64, 512, 8),
         )  # fmt: skip
 
@@ -123,15 +127,18 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
         yield Entry(
             f"experts {('gate_up', 'down')[number - 1]} {tokens} tokens {dtype}",
             architecture,
-            lambda tokens=tokens, number=number: launches(tokens)[number],
-            _matrix_instructions(architecture, dtype, few=tokens == 16),
+            partial(_one, launches, number, tokens),
+            _matrix_instructions(architecture, few=tokens == 16),
             common=dtype == _COMMON,
         )
     yield Entry(
-        f"experts sum {dtype}", architecture, lambda: launches(256)[3], common=dtype == _COMMON
+        f"experts sum {dtype}",
+        architecture,
+        partial(_one, launches, 3, 256),
+        common=dtype == _COMMON,
     )
     if dtype == _COMMON:
-        yield Entry("experts group", architecture, lambda: launches(256)[0], common=True)
+        yield Entry("experts group", architecture, partial(_one, launches, 0, 256), common=True)
     for renormalise in (False, True):
         yield Entry(
             f"route{' renormalised' if renormalise else ''} {dtype}",
@@ -144,29 +151,29 @@ def _experts(architecture: int, dtype: str) -> Iterator[Entry]:
 def _quantized(architecture: int, dtype: str, form: WeightFormat) -> Iterator[Entry]:
     kind = torch.int8 if form is WeightFormat.INT8 else torch.float8_e4m3fn
 
+    groups = (None, *GROUP_SIZES) if dtype == _COMMON else (None, 128)
+
     def launches(num_tokens: int, group: int | None) -> list[Launch]:
         inputs, outputs = 4096, 6144
-        groups = inputs // group if group else 1
-        weight = QuantizedWeight(
-            _tensor(kind, outputs, inputs), _tensor("fp32", outputs, groups), group
-        )
+        scales = _tensor(torch.float32, outputs, inputs // group if group else 1)
+        weight = QuantizedWeight(_tensor(kind, outputs, inputs), scales, group)
         return linear_launches(
             _tensor(dtype, num_tokens, inputs), weight, None, _tensor(dtype, num_tokens, outputs),
             _NUM_SMS[architecture],
         )  # fmt: skip
 
-    for tokens, group in product((16, 64, 2048), (None, 32, 128)):
+    for tokens, group in product((16, 64, 2048), groups):
         yield Entry(
             f"linear {form} {f'group {group} ' if group else ''}{tokens} tokens {dtype}",
             architecture,
-            lambda tokens=tokens, group=group: launches(tokens, group)[0],
-            _matrix_instructions(architecture, dtype, few=tokens == 16),
+            partial(_one, launches, 0, tokens, group),
+            _matrix_instructions(architecture, few=tokens == 16),
             common=dtype == _COMMON and group is None,
         )
     if form is WeightFormat.INT8:
         yield Entry(
             f"linear sum {dtype}",
             architecture,
-            lambda: launches(16, None)[1],
+            partial(_one, launches, 1, 16, None),
             common=dtype == _COMMON,
         )

@@ -16,7 +16,7 @@ from fastgen_kernels.triton_kernels.sampling import sample_launches
 from fastgen_kernels.triton_kernels.token_logprobs import logprobs_launch
 
 _VOCABULARY = 128_256
-_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def entries() -> Iterator[Entry]:

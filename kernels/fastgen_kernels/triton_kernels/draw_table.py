@@ -39,7 +39,8 @@ class DrawTable:
         """For logits of `size` tokens; raises ValueError for a mask that allows none of them."""
         reals = np.empty((len(draws), 6), np.float32)
         integers = np.empty((len(draws), 4), np.int64)
-        edits, biases, masks = [np.empty((0, 4), np.int64)], [np.empty(0, np.float32)], []
+        edits, biases = [np.empty((0, 4), np.int64)], [np.empty(0, np.float32)]
+        masks: list[NDArray[np.int32]] = []
         for row, draw in enumerate(draws):
             adjustment = draw.adjustment or _NOTHING
             masked, mask_row = None, -1

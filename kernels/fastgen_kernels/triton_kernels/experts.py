@@ -22,7 +22,7 @@ GROUP_BLOCK: Final = 1024
 COMBINE_BLOCK: Final = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_pairs", "num_experts"])
 def group_kernel(indices, order, starts, num_pairs, num_experts, tile: tl.constexpr):
     """Sorts pairs of token and expert by expert, stably; a program for each expert.
 
@@ -46,7 +46,7 @@ def group_kernel(indices, order, starts, num_pairs, num_experts, tile: tl.conste
         place += tl.sum(ours, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_experts", "top_k"])
 def expert_kernel(
     x,
     weights,

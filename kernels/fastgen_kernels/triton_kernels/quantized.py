@@ -22,7 +22,7 @@ FP8_LEAST: Final = (8, 9)
 """Compute capability: Ada and Hopper are the first with conversions of fp8."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "groups"])
 def linear_kernel(
     x,
     values,
@@ -73,7 +73,7 @@ def linear_kernel(
     tl.store(out + target, total.to(out.dtype.element_ty), mask=filled[:, None] & wanted[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "splits"])
 def sum_kernel(
     parts, bias, out, num_tokens, outputs, splits, has_bias: tl.constexpr, block: tl.constexpr
 ):
@@ -192,8 +192,8 @@ def linear_launches(
             "has_bias": bias is not None,
             "block": SUM_BLOCK,
         }
-        grid = (num_tokens, triton.cdiv(outputs, SUM_BLOCK))
-        launches.append(Launch(sum_kernel, grid, adding, 4))
+        rows = (num_tokens, triton.cdiv(outputs, SUM_BLOCK))
+        launches.append(Launch(sum_kernel, rows, adding, 4))
     return launches
 
 

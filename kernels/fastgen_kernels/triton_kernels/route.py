@@ -8,7 +8,7 @@ from torch import Tensor
 from fastgen_kernels.triton_kernels.launch import Launch
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens", "num_experts"])
 def route_kernel(
     logits,
     weights,
