@@ -44,5 +44,5 @@ def decode_tiling(heads: Heads) -> Tiling:
 def prefill_tiling(heads: Heads, architecture: int) -> Tiling:
     """Hopper's tensor cores read keys from shared memory, older ones from registers."""
     if architecture >= HOPPER:
-        return Tiling(128, 64, 8, 3) if heads.size <= 128 else Tiling(128, 32, 8, 3)
+        return Tiling(128, 64, 8, 3) if heads.size <= 128 else Tiling(128, 16, 8, 3)
     return Tiling(128, 32, 8, 3) if heads.size <= 128 else Tiling(64, 16, 8, 3)
