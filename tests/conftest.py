@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
+import triton_interpreter  # noqa: F401 - before anything imports Triton
 
 from fastgen_runtime.sources.fetch import SMOLLM2, fetch
 

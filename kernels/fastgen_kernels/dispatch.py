@@ -1,14 +1,17 @@
 """What runs where: for each operation and device, the implementation that is used."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
+from fastgen_kernels import triton_rows
 from fastgen_kernels.activation import Activation
+from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
 from fastgen_kernels.torch_twins import (
     activation,
@@ -17,6 +20,7 @@ from fastgen_kernels.torch_twins import (
     kv_cache,
     linear,
     norm,
+    quantized,
     rotary,
     sampling,
     token_logprobs,
@@ -37,22 +41,34 @@ class Op(StrEnum):
     PLAN_ATTENTION = "plan_attention"
     ATTENTION = "attention"
     PACK_LINEAR = "pack_linear"
+    PACK_QUANTIZED = "pack_quantized"
     ROUTE = "route"
+    PACK_EXPERTS = "pack_experts"
     EXPERTS = "experts"
     SAMPLE = "sample"
     LOGPROBS = "logprobs"
 
 
 class UnsupportedDeviceError(Exception):
-    """No implementation runs on the device; the text says which devices there are."""
+    """No implementation runs on the device; the text says why, and which devices there are."""
+
+
+AMPERE: Final = (8, 0)
+"""Compute capability from which on there are bfloat16 and asynchronous copies to shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """kind: `cpu`, `cuda`. capability: a GPU's compute capability, (0, 0) for CPUs."""
+    """kind: `cpu`, `cuda`. capability: a GPU's compute capability, (0, 0) for CPUs.
+
+    driver, toolkit: CUDA versions that the GPU's driver knows and that torch was built for; (0, 0)
+    where that does not matter.
+    """
 
     kind: str
     capability: tuple[int, int] = (0, 0)
+    driver: tuple[int, int] = (0, 0)
+    toolkit: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
         major, minor = self.capability
@@ -63,7 +79,7 @@ class PlanAttention(Protocol):
     def __call__(
         self,
         batch: RaggedBatch,
-        token_bytes: int,
+        heads: Heads,
         dtype: torch.dtype,
         device: torch.device,
         window: int | None = None,
@@ -87,7 +103,7 @@ class Experts(Protocol):
         x: Tensor,
         weights: Tensor,
         indices: Tensor,
-        experts: Sequence[experts.Expert],
+        experts: Any,
         activation: Activation = Activation.SILU,
     ) -> Tensor: ...
 
@@ -109,7 +125,9 @@ class Kernels:
     plan_attention: PlanAttention
     attention: Attention
     pack_linear: Callable[[Tensor, Tensor | None], linear.Linear]
+    pack_quantized: Callable[[quantized.QuantizedWeight, Tensor | None], linear.Linear]
     route: Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
+    pack_experts: Callable[[Iterable[tuple[Tensor, Tensor]]], Any]
     experts: Experts
     sample: Callable[[Tensor, Sequence[sampling.Draw], int | None], list[int | None]]
     logprobs: Callable[[Tensor, Sequence[int], int, int | None], list[token_logprobs.Logprobs]]
@@ -117,18 +135,31 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """`function` does the operation on devices of `kind` from compute capability `least` on."""
+    """`function` does the operation on devices of `kind` from compute capability `least` on.
+
+    Or its `module:name` in `triton_kernels`: Triton is imported where a GPU is used only.
+    """
 
     name: str
-    function: Callable[..., Any]
+    function: Callable[..., Any] | str
     kind: str
     least: tuple[int, int] = (0, 0)
 
     def runs_on(self, device: Device) -> bool:
         return self.kind == device.kind and device.capability >= self.least
 
+    def load(self) -> Callable[..., Any]:
+        """The function itself."""
+        if not isinstance(self.function, str):
+            return self.function
+        module, name = self.function.split(":")
+        found: Callable[..., Any] = getattr(
+            import_module(f"fastgen_kernels.triton_kernels.{module}"), name
+        )
+        return found
 
-TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
+
+_CPU_TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
     Op.RMS_NORM: (Implementation("torch", norm.rms_norm, "cpu"),),
     Op.ADD_RMS_NORM: (Implementation("torch", norm.add_rms_norm, "cpu"),),
     Op.LAYER_NORM: (Implementation("torch", norm.layer_norm, "cpu"),),
@@ -140,10 +171,20 @@ TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
     Op.PLAN_ATTENTION: (Implementation("torch", attention.plan_attention, "cpu"),),
     Op.ATTENTION: (Implementation("torch", attention.attention, "cpu"),),
     Op.PACK_LINEAR: (Implementation("torch", linear.pack_linear, "cpu"),),
+    Op.PACK_QUANTIZED: (Implementation("torch", quantized.pack_quantized, "cpu"),),
     Op.ROUTE: (Implementation("torch", experts.route, "cpu"),),
+    Op.PACK_EXPERTS: (Implementation("torch", experts.pack_experts, "cpu"),),
     Op.EXPERTS: (Implementation("torch", experts.experts, "cpu"),),
     Op.SAMPLE: (Implementation("torch", sampling.sample, "cpu"),),
     Op.LOGPROBS: (Implementation("torch", token_logprobs.logprobs, "cpu"),),
+}
+_CUDA_TABLE: Final = {
+    Op(op): Implementation("triton", place, "cuda", AMPERE)
+    for op, place in triton_rows.ROWS.items()
+} | {Op.PACK_LINEAR: Implementation("torch", linear.pack_linear, "cuda", AMPERE)}
+
+TABLE: Final[Mapping[Op, tuple[Implementation, ...]]] = {
+    op: (*implementations, _CUDA_TABLE[op]) for op, implementations in _CPU_TABLE.items()
 }
 """The first implementation that runs on a device is used: put the fastest first."""
 
@@ -161,4 +202,25 @@ def select(op: Op, device: Device) -> Implementation:
 
 def kernels_for(device: Device) -> Kernels:
     """Every operation for `device`; raises UnsupportedDeviceError."""
-    return Kernels(**{op.value: select(op, device).function for op in Op})
+    check(device)
+    return Kernels(**{op.value: select(op, device).load() for op in Op})
+
+
+def check(device: Device) -> None:
+    """Raises UnsupportedDeviceError for a GPU that is too old, or whose driver is."""
+    if device.kind == "cuda" and device.driver[0] < device.toolkit[0]:
+        raise UnsupportedDeviceError(
+            f"the GPU's driver knows CUDA {_version(device.driver)}, and CUDA "
+            f"{_version(device.toolkit)} is needed: update the driver, or set "
+            "CUDA_VISIBLE_DEVICES to nothing to compute on the CPU"
+        )
+    if device.kind == "cuda" and device.capability < AMPERE:
+        raise UnsupportedDeviceError(
+            f"the GPU has compute capability {_version(device.capability)}, and the kernels need "
+            f"{_version(AMPERE)} (NVIDIA Ampere) or newer: use another GPU, or set "
+            "CUDA_VISIBLE_DEVICES to nothing to compute on the CPU"
+        )
+
+
+def _version(numbers: tuple[int, int]) -> str:
+    return f"{numbers[0]}.{numbers[1]}"

@@ -1,4 +1,4 @@
-"""Tells whether this container was allotted GPUs, which this version leaves idle."""
+"""Tells whether this container was allotted GPUs."""
 
 from collections.abc import Mapping
 from pathlib import Path

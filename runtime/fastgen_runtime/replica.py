@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import Any, Final
 
 from fastgen_api.names import StartupFailure
-from fastgen_runtime.allotment import has_gpus
 from fastgen_runtime.config import Config, EngineConfig, MetricAliases, replica_name
 from fastgen_runtime.engine.channel import EngineFailed, FrontEnd, Ready, StartFailed, Stop
 from fastgen_runtime.front.engine_process import EngineProcess
@@ -19,7 +18,7 @@ from fastgen_runtime.front.metrics import Metrics
 from fastgen_runtime.front.request_log import log_request
 from fastgen_runtime.front.slo_file import read_slo, watch_slo
 from fastgen_runtime.front.tracing import start_tracing
-from fastgen_runtime.log import log_event, log_problem, log_warning
+from fastgen_runtime.log import log_event, log_problem
 from fastgen_runtime.models.capacity import model_length
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.models.shard import check_size
@@ -181,10 +180,6 @@ async def _first_of(*tasks: asyncio.Future[Any]) -> None:
 async def run_replica(config: Config) -> int:
     """Runs a replica to its end and returns the exit code; raises StartupError."""
     config.check()
-    if has_gpus(os.environ):
-        log_warning(
-            "GPUs were allotted to this replica; this version computes on CPUs all the same"
-        )
     slo = read_slo(config.slo_file)
     path = fetch(config.model)
     checkpoint = open_checkpoint(path)

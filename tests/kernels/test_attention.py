@@ -1,92 +1,26 @@
 """The attention twin against dense attention in float64: ragged batches, shuffled blocks."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
+from attention_cases import Case, dense, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Device, kernels_for
+from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
 from fastgen_kernels.torch_twins import attention as twin
 
 KERNELS = kernels_for(Device("cpu"))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A batch whose contexts are random and whose other slots are NaN."""
-
-    batch: RaggedBatch
-    query: Tensor
-    keys: list[Tensor]
-    values: list[Tensor]
-    cache: Tensor
-
-
-def make_case(
-    chunks: list[tuple[int, int]],
-    seed: int,
-    *,
-    block_size: int = 16,
-    kv_heads: int = 2,
-    group: int = 3,
-    head_dim: int = 8,
-) -> Case:
-    """chunks: (start, length) of each."""
-    generator = torch.Generator().manual_seed(seed)
-    counts = [-(-(start + length) // block_size) for start, length in chunks]
-    blocks = torch.randperm(sum(counts) + 3, generator=generator).tolist()
-    cache = torch.full((2, len(blocks) * block_size, kv_heads, head_dim), torch.nan)
-    tables, keys, values = [], [], []
-    for (start, length), count in zip(chunks, counts, strict=True):
-        tables.append([blocks.pop() for _ in range(count)])
-        shape = (start + length, kv_heads, head_dim)
-        keys.append(torch.randn(shape, generator=generator))
-        values.append(torch.randn(shape, generator=generator))
-        for position in range(start + length):
-            slot = tables[-1][position // block_size] * block_size + position % block_size
-            cache[0, slot], cache[1, slot] = keys[-1][position], values[-1][position]
-    batch = RaggedBatch.of([c[0] for c in chunks], [c[1] for c in chunks], tables, block_size)
-    num_tokens = sum(length for _, length in chunks)
-    query = torch.randn((num_tokens, kv_heads * group, head_dim), generator=generator)
-    return Case(batch, query, keys, values, cache)
-
-
-def dense(
-    case: Case, window: int | None = None, scale: float | None = None, cap: float | None = None
-) -> Tensor:
-    """Softmax over each query's visible keys, one head at a time, in float64."""
-    out = torch.empty(case.query.shape, dtype=torch.float64)
-    group = case.query.shape[1] // case.cache.shape[2]
-    row = 0
-    for keys, values, start, length in zip(
-        case.keys, case.values, case.batch.starts, case.batch.lengths, strict=True
-    ):
-        for offset in range(int(length)):
-            end = int(start) + offset + 1
-            seen = slice(max(0, end - window) if window else 0, end)
-            for head in range(case.query.shape[1]):
-                query = case.query[row, head].double()
-                scores = keys[seen, head // group].double() @ query
-                scores *= scale or len(query) ** -0.5
-                if cap:
-                    scores = cap * torch.tanh(scores / cap)
-                weights = torch.softmax(scores, 0)
-                out[row, head] = weights @ values[seen, head // group].double()
-            row += 1
-    return out.flatten(1)
-
-
 def ours(
     case: Case, window: int | None = None, scale: float | None = None, cap: float | None = None
 ) -> Tensor:
-    token_bytes = case.cache[:, 0].numel() * case.cache.element_size()
     plan = KERNELS.plan_attention(
-        case.batch, token_bytes, torch.float32, torch.device("cpu"), window
+        case.batch, case.heads, torch.float32, torch.device("cpu"), window
     )
     return KERNELS.attention(case.query, case.cache, plan, scale, cap)
 
@@ -160,7 +94,7 @@ def test_blocks_before_the_window_are_never_read() -> None:
 
 def test_a_window_bounds_what_is_gathered() -> None:
     case = make_case([(999, 1), (800, 100)], seed=3)
-    plan = twin.plan_attention(case.batch, 256, torch.float32, torch.device("cpu"), 50)
+    plan = twin.plan_attention(case.batch, Heads(2, 2, 16), torch.float32, torch.device("cpu"), 50)
     assert len(plan.groups[0].slots) == 50
     assert len(plan.prompts[0].slots) == 149
     assert [tile.last_key - tile.first_key for tile in plan.prompts[0].tiles] == [113, 85]

@@ -146,8 +146,35 @@ def test_every_operation_has_an_implementation_for_cpus() -> None:
     assert all(select(op, Device("cpu")).name == "torch" for op in Op)
 
 
+def test_every_operation_has_an_implementation_for_gpus() -> None:
+    """In Triton, but for whole matrices, which cuBLAS multiplies."""
+    names = {op: select(op, Device("cuda", (8, 0))).name for op in Op}
+    assert names.pop(Op.PACK_LINEAR) == "torch"
+    assert set(names.values()) == {"triton"}
+    assert all(callable(getattr(kernels_for(Device("cuda", (9, 0))), op.value)) for op in Op)
+
+
 def test_a_device_without_kernels_is_refused_by_name() -> None:
     with pytest.raises(
-        UnsupportedDeviceError, match=r"rms_norm runs on cuda 9\.0; it runs on: cpu"
+        UnsupportedDeviceError, match=r"rms_norm runs on xpu; it runs on: cpu, cuda"
     ):
-        kernels_for(Device("cuda", (9, 0)))
+        kernels_for(Device("xpu"))
+
+
+def test_an_old_gpu_is_refused_in_words() -> None:
+    with pytest.raises(UnsupportedDeviceError) as refused:
+        kernels_for(Device("cuda", (7, 5)))
+    assert str(refused.value) == (
+        "the GPU has compute capability 7.5, and the kernels need 8.0 (NVIDIA Ampere) or newer: "
+        "use another GPU, or set CUDA_VISIBLE_DEVICES to nothing to compute on the CPU"
+    )
+
+
+def test_an_old_driver_is_refused_in_words() -> None:
+    with pytest.raises(UnsupportedDeviceError) as refused:
+        kernels_for(Device("cuda", (9, 0), driver=(12, 4), toolkit=(13, 0)))
+    assert str(refused.value) == (
+        "the GPU's driver knows CUDA 12.4, and CUDA 13.0 is needed: update the driver, or set "
+        "CUDA_VISIBLE_DEVICES to nothing to compute on the CPU"
+    )
+    kernels_for(Device("cuda", (9, 0), driver=(13, 0), toolkit=(13, 1)))

@@ -12,6 +12,7 @@ from tiny_models import TINY_MODELS, VOCABULARY
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Device, Kernels, kernels_for
+from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
 from fastgen_runtime.device.model import Inputs, Model
 from fastgen_runtime.device.weights import load_weights
@@ -39,13 +40,14 @@ def make(
 @torch.inference_mode()
 def logits(model: Model, config: ModelConfig, dtype: torch.dtype = torch.float32) -> Tensor:
     kernels: Kernels = kernels_for(Device("cpu"))
+    heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
     batch = RaggedBatch.of([0], [len(IDS)], [[0, 1, 2]], 8)
     inputs = Inputs(
         torch.tensor(IDS),
         torch.from_numpy(batch.positions),
         torch.from_numpy(batch.write_slots),
         {
-            window: kernels.plan_attention(batch, 1, dtype, CPU, window)
+            window: kernels.plan_attention(batch, heads, dtype, CPU, window)
             for window in config.distinct_windows
         },
         torch.arange(len(IDS)),

@@ -1,4 +1,4 @@
-"""The port that serves metrics and nothing else, and the warning about idle GPUs."""
+"""The port that serves metrics and nothing else, and the warning about GPUs without a driver."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_the_metrics_port_serves_metrics_alone(
         assert answer.json()["error"]["message"] == "this port serves /metrics alone"
         warnings = [each["message"] for each in replica.events() if each["level"] == "warning"]
         assert warnings == [
-            "GPUs were allotted to this replica; this version computes on CPUs all the same"
+            "GPUs were allotted to this replica, but it sees no NVIDIA driver: it computes on CPUs"
         ]
 
 

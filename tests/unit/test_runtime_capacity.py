@@ -14,6 +14,8 @@ def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it() -> None:
     assert resolve_dtype(DType.AUTO, frozenset({"avx2", "avx512f"})) is DType.FLOAT32
     assert resolve_dtype(DType.AUTO, frozenset({"avx512_bf16"})) is DType.BFLOAT16
     assert resolve_dtype(DType.FLOAT16, frozenset({"amx_bf16"})) is DType.FLOAT16
+    assert resolve_dtype(DType.AUTO, frozenset(), on_gpu=True) is DType.BFLOAT16
+    assert resolve_dtype(DType.FLOAT16, frozenset(), on_gpu=True) is DType.FLOAT16
 
 
 def test_blocks_fill_what_is_left() -> None:

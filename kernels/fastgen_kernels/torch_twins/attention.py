@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
 
 _TILE_QUERIES: Final = 64
@@ -70,19 +71,19 @@ class AttentionPlan:
 
 def plan_attention(
     batch: RaggedBatch,
-    token_bytes: int,
+    heads: Heads,
     dtype: torch.dtype,
     device: torch.device,
     window: int | None = None,
 ) -> AttentionPlan:
-    """token_bytes: size of one token's keys and values in one layer.
+    """dtype: of keys and values.
 
     window: how many tokens a query sees, itself included (Jiang et al., 2023, section 2); others
     are not read. None: all up to itself.
     """
     groups = tuple(
         _group(batch, first, last, dtype, device, window)
-        for first, last in _group_bounds(batch, token_bytes, window)
+        for first, last in _group_bounds(batch, heads.token_bytes(dtype.itemsize), window)
     )
     prompts = tuple(
         _prompt(batch, int(chunk), dtype, device, window)

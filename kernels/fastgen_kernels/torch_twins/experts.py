@@ -1,6 +1,6 @@
 """A mixture of experts (Shazeer et al., 2017, section 2; Jiang et al., 2024, section 2.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fastgen_kernels.activation import Activation
 from fastgen_kernels.torch_twins.activation import gate
-from fastgen_kernels.torch_twins.linear import Linear
+from fastgen_kernels.torch_twins.linear import Linear, pack_linear
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,6 +17,16 @@ class Expert:
 
     gate_up: Linear
     down: Linear
+
+
+def pack_experts(weights: Iterable[tuple[Tensor, Tensor]]) -> tuple[Expert, ...]:
+    """Layers of each expert's gate_up [2 I, H] and down [H, I].
+
+    One expert's are taken at a time, and the caller need not keep them.
+    """
+    return tuple(
+        Expert(pack_linear(gate_up, None), pack_linear(down, None)) for gate_up, down in weights
+    )
 
 
 def route(router_logits: Tensor, top_k: int, renormalise: bool) -> tuple[Tensor, Tensor]:

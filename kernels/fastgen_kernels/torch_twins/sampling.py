@@ -82,15 +82,29 @@ def _choose(row: Logits, draw: Draw) -> int | None:
     return int(tokens[_race(times, weights)])
 
 
-def exponentials(seed: int, position: int, count: int) -> NDArray[np.float64]:
-    """[count] exponentially distributed numbers; the one of a token id is the same for any count.
+def random_words(seed: int, position: int, count: int) -> NDArray[np.uint64]:
+    """[count] words of 64 bits; the one of a token id is the same for any count.
 
-    By the counter-based generator Philox (Salmon et al., 2011).
+    By the counter-based generator Philox (Salmon et al., 2011), whose 256 bits of counter hold the
+    position above the token: no two positions have a word in common.
     """
     # As an array: numpy reads a list with a number of 64 bits as floats, where seeds run together.
     key = np.array([seed % _WORD, 0], np.uint64)
-    generator = np.random.Philox(key=key, counter=[position, 0, 0, 0])
-    return np.random.Generator(generator).standard_exponential(count)
+    words: NDArray[np.uint64] = np.random.Philox(key=key, counter=[0, position, 0, 0]).random_raw(
+        count
+    )
+    return words
+
+
+def exponentials(seed: int, position: int, count: int) -> NDArray[np.float64]:
+    """[count] exponentially distributed numbers, of a random word each."""
+    words = random_words(seed, position, count)
+    words >>= np.uint64(12)
+    numbers = words.astype(np.float64)
+    numbers += 0.5  # in 53 bits, neither 0 nor 1 after the division
+    numbers *= 2.0**-52
+    np.log(numbers, out=numbers)
+    return np.negative(numbers, out=numbers)
 
 
 def _race(times: NDArray[np.float64], weights: NDArray[np.float32]) -> int:

@@ -6,13 +6,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType
-from fastgen_kernels.dispatch import Device, kernels_for
+from fastgen_kernels.dispatch import kernels_for
+from fastgen_kernels.gpu_limits import check
+from fastgen_kernels.heads import Heads
 from fastgen_kernels.torch_twins.linear import can_pack
+from fastgen_runtime.device.found_device import find_device, offer_of
+from fastgen_runtime.device.graphs import DecodeGraphs, cuda_capture, sizes_up_to
 from fastgen_runtime.device.model import Model
 from fastgen_runtime.device.weights import load_weights
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.runner_config import RunnerConfig
+from fastgen_runtime.log import log_event
 from fastgen_runtime.models.capacity import (
     activation_bytes,
     block_bytes,
@@ -22,8 +28,9 @@ from fastgen_runtime.models.capacity import (
     resolve_dtype,
 )
 from fastgen_runtime.models.checkpoint import Checkpoint
-from fastgen_runtime.models.preflight import Demand, Offer, offer_now, preflight
+from fastgen_runtime.models.preflight import Demand, Offer, preflight
 from fastgen_runtime.models.shard import Shard, check_size
+from fastgen_runtime.startup_error import StartupError
 
 _DTYPES: Final = {
     DType.FLOAT32: torch.float32,
@@ -44,15 +51,23 @@ class Loader:
         ranks = config.tensor_parallel_size
         # CPUs' ranks share the machine's cores.
         torch.set_num_threads(config.threads or max(1, cores.available_threads() // ranks))
-        self.kernels = kernels_for(Device("cpu"))
-        self.device = torch.device("cpu")
+        found = find_device(rank)
+        self.kernels = kernels_for(found)
+        self.device = torch.device(found.kind)
+        if found.kind == "cuda":
+            self.device = torch.device("cuda", rank)
+            torch.cuda.set_device(self.device)  # Triton launches where torch is
+            log_event("GPU", device=str(found), name=torch.cuda.get_device_name(self.device))
         self._whole = checkpoint.config
         self._shard = Shard(rank, ranks)
         self.model_config = self._shard.config(checkpoint.config)
         self._config = config
         self._length = model_length(checkpoint.config, config.max_model_length)
-        self._resolved = resolve_dtype(config.dtype, cores.cpu_flags())
+        on_gpu = self.device.type == "cuda"
+        self._resolved = resolve_dtype(config.dtype, cores.cpu_flags(), on_gpu=on_gpu)
         self._dtype = _DTYPES[self._resolved]
+        if on_gpu:
+            self._check_kernels()
         self._tensors = checkpoint.tensors()
         self.step_tokens = config.max_step_tokens
 
@@ -70,7 +85,9 @@ class Loader:
             ranks=self._shard.size,
         )
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
-        offer = offer_now(config.memory_percent).share(self._shard.size)
+        offer = offer_of(self.device, config.memory_percent)
+        if self.device.type != "cuda":
+            offer = offer.share(self._shard.size)
         self.step_tokens = preflight(self.model_config, shapes, demand, offer).step_tokens
 
     def model(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Model:
@@ -86,15 +103,19 @@ class Loader:
     def num_blocks(self, residents: Sequence[int]) -> int:
         """Blocks that each rank has memory for, now that all have loaded their weights.
 
-        residents: bytes that each rank holds. Raises StartupError.
+        residents: bytes that each rank holds of the machine's memory; GPUs are taken for alike.
+        Raises StartupError.
         """
         config, most = self._config, max(residents)
-        offer = Offer(
-            cores.memory_limit_bytes(),
-            cores.memory_available_bytes() + sum(residents) - most,
-            most,
-            config.memory_percent,
-        ).share(len(residents))
+        if self.device.type == "cuda":
+            offer = offer_of(self.device, config.memory_percent)
+        else:
+            offer = Offer(
+                cores.memory_limit_bytes(),
+                cores.memory_available_bytes() + sum(residents) - most,
+                most,
+                config.memory_percent,
+            ).share(len(residents))
         item = self._dtype.itemsize
         available = cache_bytes(
             offer.limit_bytes,
@@ -122,3 +143,35 @@ class Loader:
         )  # fmt: skip
         # Not zeroed: pages that no request has used yet cost no memory.
         return torch.empty(shape, dtype=self._dtype, device=self.device)
+
+    @torch.inference_mode()
+    def graphs(self, model: Model, cache: Tensor) -> DecodeGraphs | None:
+        """Captured decode steps, on a GPU that computes alone; sums over ranks are not captured."""
+        if self.device.type != "cuda" or self._shard.size > 1:
+            return None
+        from fastgen_kernels.triton_kernels.attention import static_plan
+
+        sizes = sizes_up_to(self._config.max_concurrent_requests)
+        block_size, slots = self._config.block_size, cache.flatten(2, 3)
+        plans = {
+            window: static_plan(
+                sizes[-1], -(-self._length // block_size), self._heads, block_size, self.device,
+                window,
+            )
+            for window in self.model_config.distinct_windows
+        }  # fmt: skip
+        return DecodeGraphs(
+            lambda inputs: model.hidden(inputs, slots), plans, sizes, self.device, cuda_capture()
+        )
+
+    @property
+    def _heads(self) -> Heads:
+        config = self.model_config
+        return Heads(config.num_heads, config.num_kv_heads, config.head_dim)
+
+    def _check_kernels(self) -> None:
+        """Raises StartupError for what the GPU's kernels are not made for."""
+        try:
+            check(self._heads, self._config.block_size, self._dtype)
+        except ValueError as error:
+            raise StartupError(StartupFailure.CONFIG_INVALID, str(error)) from error

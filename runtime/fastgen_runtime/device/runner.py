@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
+from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import Integers, RaggedBatch
+from fastgen_runtime.device.graphs import DecodeGraphs
 from fastgen_runtime.device.loading import Loader
 from fastgen_runtime.device.model import Inputs, Model
 from fastgen_runtime.device.ranks import Ranks
@@ -42,11 +44,12 @@ class Runner:
         vocabulary: int | None = None,
         ranks: Ranks | None = None,
         step_tokens: int | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         """cache: [layers, 2, blocks, block size, kv heads, D]. vocabulary: see `RunnerConfig`.
 
         ranks: the others that compute, when this is rank 0. step_tokens: of the largest step that
-        memory was planned for; None: nobody planned.
+        memory was planned for; None: nobody planned. graphs: of this model and cache.
         """
         self.step_tokens = step_tokens
         self._model = model
@@ -54,9 +57,10 @@ class Runner:
         self._kernels = kernels
         self._vocabulary = vocabulary
         self._ranks = ranks
+        self._graphs = graphs
         self.cache = cache
         self._slots = cache.flatten(2, 3)
-        self._token_bytes = cache[0, :, 0, 0].numel() * cache.element_size()
+        self._heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: RunnerConfig) -> "Runner":
@@ -73,7 +77,7 @@ class Runner:
             cache = loader.cache(num_blocks)
             return cls(
                 model, loader.model_config, loader.kernels, cache, config.vocabulary, None,
-                loader.step_tokens,
+                loader.step_tokens, loader.graphs(model, cache),
             )  # fmt: skip
         ranks = Ranks.start(checkpoint.path, config, loader.device)
         try:
@@ -221,17 +225,23 @@ class Runner:
     @torch.inference_mode()
     def compute(self, batch: RaggedBatch, token_ids: Integers, rows: Integers) -> Tensor:
         """A forward pass of token ids [T], as `_hidden`; what other ranks do of a step."""
+        device = self.cache.device
+        wanted_rows = torch.from_numpy(rows).to(device)
+        if self._graphs is not None:
+            hidden = self._graphs.run(batch, token_ids)
+            if hidden is not None:
+                return hidden[wanted_rows]
         inputs = Inputs(
-            token_ids=torch.from_numpy(token_ids),
-            positions=torch.from_numpy(batch.positions),
-            write_slots=torch.from_numpy(batch.write_slots),
+            token_ids=torch.from_numpy(token_ids).to(device),
+            positions=torch.from_numpy(batch.positions).to(device),
+            write_slots=torch.from_numpy(batch.write_slots).to(device),
             attention_plans={
                 window: self._kernels.plan_attention(
-                    batch, self._token_bytes, self.cache.dtype, self.cache.device, window
+                    batch, self._heads, self.cache.dtype, device, window
                 )
                 for window in self._config.distinct_windows
             },
-            wanted_rows=torch.from_numpy(rows),
+            wanted_rows=wanted_rows,
         )
         return self._model.hidden(inputs, self._slots)
 

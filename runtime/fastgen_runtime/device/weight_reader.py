@@ -1,6 +1,6 @@
 """Hands out a checkpoint's tensors by name, and remembers which nobody has asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -68,19 +68,25 @@ class WeightReader:
         columns: the inputs that are ours, where other ranks have the rest. add_bias: false leaves
         a stored bias out, since one of those ranks adds it.
         """
-        weights = [
-            Selection(
-                self._stored(f"{part.name}.weight", (part.outputs, inputs)), part.rows, columns
-            )
-            for part in parts
-        ]
         biases = [
             Selection(self._stored(f"{part.name}.bias", (part.outputs,)), part.rows)
             for part in parts
             if bias
         ]
         return self._kernels.pack_linear(
-            self._read(weights), self._read(biases) if biases and add_bias else None
+            self.weight(parts, inputs, columns),
+            self._read(biases) if biases and add_bias else None,
+        )
+
+    def weight(self, parts: Sequence[Part], inputs: int, columns: range | None = None) -> Tensor:
+        """Weights [outputs, inputs] of a layer, as `linear` has them; raises ModelError."""
+        return self._read(
+            [
+                Selection(
+                    self._stored(f"{part.name}.weight", (part.outputs, inputs)), part.rows, columns
+                )
+                for part in parts
+            ]
         )
 
     def stacked(
@@ -89,13 +95,10 @@ class WeightReader:
         shape: tuple[int, int, int],
         rows: Rows | None = None,
         columns: range | None = None,
-    ) -> list[Linear]:
-        """A layer for each matrix in a tensor, of these rows and columns of it."""
+    ) -> Iterator[Tensor]:
+        """The matrices of a tensor, of these rows and columns of it, read one at a time."""
         stored = self._stored(name, shape)
-        return [
-            self._kernels.pack_linear(self._read([Selection(matrix, rows, columns)]), None)
-            for matrix in _matrices(stored)
-        ]
+        return (self._read([Selection(matrix, rows, columns)]) for matrix in _matrices(stored))
 
     def _stored(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         stored = self._tensors.get(name)

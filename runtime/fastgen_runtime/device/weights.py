@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
-from fastgen_kernels.torch_twins.experts import Expert
 from fastgen_kernels.torch_twins.linear import Linear
 from fastgen_runtime.device.tensor_reader import Rows
 from fastgen_runtime.device.weight_reader import Part, WeightReader
@@ -40,10 +40,13 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixture:
-    """router: [T, H] to [T, experts], of which `experts_per_token` compute each token."""
+    """router: [T, H] to [T, experts], of which `experts_per_token` compute each token.
+
+    experts: as the kernels packed them.
+    """
 
     router: Linear
-    experts: tuple[Expert, ...]
+    experts: Any
     experts_per_token: int
     renormalise: bool
 
@@ -91,7 +94,7 @@ def load_weights(
     """
     names = tensor_names(config)
     reader = WeightReader(tensors, names, kernels, dtype, device)
-    loader = _Loader(config, names, reader, shard)
+    loader = _Loader(config, names, reader, kernels, shard)
     layers = tuple(loader.layer(number) for number in range(config.num_layers))
     give_back_memory()
     hidden, base = config.hidden_size, reader.base
@@ -124,9 +127,15 @@ class _Loader:
     """Builds a shard's layers of what a reader hands out."""
 
     def __init__(
-        self, config: ModelConfig, names: TensorNames, reader: WeightReader, shard: Shard
+        self,
+        config: ModelConfig,
+        names: TensorNames,
+        reader: WeightReader,
+        kernels: Kernels,
+        shard: Shard,
     ) -> None:
         self._config = config
+        self._kernels = kernels
         self._names = names
         self._reader = reader
         self._shard = shard
@@ -226,19 +235,18 @@ class _Loader:
         else:
             router = prefix + names.router
             each = [prefix + names.each.format(number) for number in range(config.count)]
-            ups = [
-                reader.linear(
+            ups = (
+                reader.weight(
                     [Part(f"{one}.{name}", inner, rows) for name in (names.gate, names.up)], hidden
                 )
                 for one in each
-            ]
-            downs = [
-                reader.linear([Part(f"{one}.{names.down}", hidden)], inner, columns=part)
-                for one in each
-            ]
+            )
+            downs = (
+                reader.weight([Part(f"{one}.{names.down}", hidden)], inner, part) for one in each
+            )
         return Mixture(
             reader.linear([Part(router, config.count)], hidden),
-            tuple(map(Expert, ups, downs)),
+            self._kernels.pack_experts(zip(ups, downs, strict=True)),
             config.per_token,
             config.renormalise,
         )

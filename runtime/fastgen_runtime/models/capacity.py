@@ -26,11 +26,12 @@ def model_length(config: ModelConfig, wanted: int | None) -> int:
     return wanted or config.max_positions
 
 
-def resolve_dtype(wanted: DType, cpu_flags: frozenset[str]) -> DType:
-    """Auto is BFloat16 where the CPU multiplies it natively, else Float32, which is then faster."""
+def resolve_dtype(wanted: DType, cpu_flags: frozenset[str], *, on_gpu: bool = False) -> DType:
+    """Auto is BFloat16 on GPUs, and on CPUs that multiply it natively; else Float32, which is then
+    faster."""
     if wanted is not DType.AUTO:
         return wanted
-    return DType.BFLOAT16 if cpu_flags & _FAST_BFLOAT16 else DType.FLOAT32
+    return DType.BFLOAT16 if on_gpu or cpu_flags & _FAST_BFLOAT16 else DType.FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

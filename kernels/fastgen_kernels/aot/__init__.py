@@ -1,0 +1,1 @@
+"""Compiles launches ahead of time, without a GPU, and tells what they cost."""
