@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
+from heapq import nlargest
 from random import Random
 from typing import Final
 
@@ -91,7 +92,7 @@ def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick
     """
     if not candidates:
         return Refusal.NO_ENDPOINTS
-    open_ = [c for c in candidates if c.has_room or not request.generates]
+    open_ = [c for c in candidates if c.requests < c.capacity or not request.generates]
     if not open_:
         return Refusal.FULL
     # Who has just failed to answer may be gone: nobody is sent there while there are others.
@@ -127,8 +128,8 @@ def two_choices(candidates: Sequence[Candidate], request: Request, rng: Random) 
 
 def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
     """The endpoints with the highest scores for this key, best first, HOMES at most."""
-    best = sorted(((_score(affinity, c.name), c.name, c) for c in candidates), reverse=True)
-    return [c for _, _, c in best[:HOMES]]
+    scored = ((_score(affinity, c.name), c.name, c) for c in candidates)
+    return [c for _, _, c in nlargest(HOMES, scored)]
 
 
 def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
