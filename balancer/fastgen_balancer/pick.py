@@ -128,8 +128,15 @@ def two_choices(candidates: Sequence[Candidate], request: Request, rng: Random) 
 
 def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
     """The endpoints with the highest scores for this key, best first, HOMES at most."""
-    scored = ((_score(affinity, c.name), c.name, c) for c in candidates)
-    return [c for _, _, c in nlargest(HOMES, scored)]
+    scored = []
+    for candidate in candidates:
+        # The finalizer of SplitMix64 over key and name: uniform over 64 bits. It stands here, and
+        # not in a function, since it runs for each endpoint at each pick.
+        mixed = affinity ^ _seed(candidate.name)
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
+        scored.append((mixed ^ (mixed >> 31), candidate.name, candidate))
+    return [candidate for _, _, candidate in nlargest(HOMES, scored)]
 
 
 def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
@@ -150,14 +157,6 @@ def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: R
         total = sum(c.requests for c in peers) + 1
     share = home.weight / sum(c.weight for c in peers)
     return load <= LOAD_BOUND * share * total
-
-
-def _score(affinity: int, name: str) -> int:
-    """A hash of key and name, uniform over 64 bits (the finalizer of SplitMix64)."""
-    mixed = affinity ^ _seed(name)
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
-    return mixed ^ (mixed >> 31)
 
 
 @lru_cache(maxsize=4096)
