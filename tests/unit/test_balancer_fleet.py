@@ -186,6 +186,26 @@ def dispatcher_of(fleet: Fleet, clock: Clock, max_queued: int = 2) -> Dispatcher
     return Dispatcher(fleet, Random(0), clock, max_queued)
 
 
+def test_what_is_forgotten_makes_room() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a")
+    fleet.send("a", Sent("lost", 10, clock.now))
+    assert [c.requests for c in fleet.candidates()] == [1]
+    clock.now += MAX_AGE_SECONDS + 1
+    assert fleet.forget_lost() == 1
+    assert [c.requests for c in fleet.candidates()] == [0]
+
+
+def test_an_address_tells_the_endpoint() -> None:
+    fleet = fleet_of(Clock(), "a")
+    fleet.set_endpoints([endpoint("a", host="10.0.0.1"), endpoint("b", host="10.0.0.2")])
+    assert fleet.name_at("10.0.0.1:8000") == "a"
+    assert fleet.name_at("10.0.0.2:9000") == "b"
+    fleet.set_endpoints([endpoint("b", host="10.0.0.3")])
+    assert fleet.name_at("10.0.0.2:9000") is None
+    assert fleet.name_at("10.0.0.3:9000") == "b"
+
+
 async def test_first_come_first_served_and_no_more_than_the_queue_holds() -> None:
     clock = Clock()
     fleet = fleet_of(clock, "a")
@@ -319,13 +339,37 @@ class Books(RuleBasedStateMachine):
     def replica_answers(self, name: str, well: bool) -> None:
         self.fleet.answered(name, well=well)
 
-    @rule(names=st.sets(NAMES))
-    def endpoints_change(self, names: set[str]) -> None:
-        self.fleet.set_endpoints([endpoint(name) for name in sorted(names)])
+    @rule(name=NAMES, is_gone=st.booleans())
+    def replica_is_silent(self, name: str, is_gone: bool) -> None:
+        self.fleet.hear_nothing(name, is_gone=is_gone)
+
+    @rule(name=NAMES)
+    def replica_drains(self, name: str) -> None:
+        self.fleet.hear(name, report(self.clock.now, draining=True))
+
+    @precondition(lambda self: self.open)
+    @rule(index=st.integers(0, 100))
+    def first_byte_comes(self, index: int) -> None:
+        self.fleet.first_byte(self.open[index % len(self.open)])
+
+    @rule(names=st.sets(NAMES), leaving=st.sets(NAMES))
+    def endpoints_change(self, names: set[str], leaving: set[str]) -> None:
+        self.fleet.set_endpoints([endpoint(name, name in leaving) for name in sorted(names)])
+
+    @rule(capacity=st.integers(1, 9))
+    def settings_change(self, capacity: int) -> None:
+        self.fleet.default_capacity = capacity
 
     @rule()
     def sweep(self) -> None:
         self.fleet.forget_lost()
+        self.fleet.eject_slow()
+
+    @invariant()
+    def what_is_kept_of_endpoints_is_true(self) -> None:
+        kept = self.fleet.candidates()
+        self.fleet._views.clear()
+        assert kept == self.fleet.candidates()
 
     @invariant()
     def counts_agree(self) -> None:
