@@ -2,8 +2,8 @@
 
 One pod's real Envoy and picker on this machine. Sections: `streams` (2,000 streams at once),
 `added` (what it adds to the time to first token), `tokens` (the picker's CPU time by the length of
-answers), `picks` (requests per second of one core), `replicas` (throughput by their number), `turns`
-(multi-turn chats against Envoy's own policies). Prints a table; writes JSON and a picture.
+answers), `picks` (requests per second of one core), `replicas` (throughput by their number),
+`turns` (multi-turn chats against Envoy's own policies). Prints a table; writes JSON and a picture.
 
     .venv/bin/python benchmarks/load.py [SECTION ...] [--quick]
 """

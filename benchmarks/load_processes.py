@@ -1,4 +1,4 @@
-"""The processes that `load.py` measures: fake replicas, a balancer, a client, and their CPU time."""
+"""The processes of `load.py`: fake replicas, a balancer, clients, and what CPU time they take."""
 
 import contextlib
 import json

@@ -5,7 +5,7 @@ where times are compared.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from load_figures import (
     Figure,
     failed,
     over_rounds,
-    requests,
     tokens_per_second,
     worst,
 )
@@ -39,7 +38,6 @@ from fastgen_api.names import Metric
 from fastgen_cli.simulate.profile import LLAMA8B_L4
 
 PROTOCOLS: Final = ("grpc", "http")
-IDLE_SECONDS: Final = 3.0
 PICKS_ENDPOINTS: Final = 100
 
 
@@ -92,8 +90,8 @@ def streams(plan: Plan) -> Found:
     """2,000 streams of 5 tokens per second."""
     many = 2000
     flags: dict[str, float] = {
-        "streams": many, "tokens": 50, "ramp": plan.seconds(10, 5),
-        "warm_up": plan.seconds(12, 6), "seconds": plan.seconds(25, 5),
+        "streams": many, "tokens": 50, "ramp": plan.seconds(10, 3),
+        "warm_up": plan.seconds(11, 4), "seconds": plan.seconds(20, 3),
     }  # fmt: skip
     with plan.pod(10, "-base-seconds=0.2", "-max-concurrent=256") as (fakes, pod):
         pod.spent()
@@ -120,7 +118,7 @@ def streams(plan: Plan) -> Found:
 
 
 def settled(pod: Balancer, seconds: float = 10.0) -> float:
-    """Requests in the picker's books when nobody asks any more: once 0, or after so many seconds."""
+    """Requests in the picker's books when nobody asks any more: once 0, or at the time's end."""
     deadline = time.monotonic() + seconds
     while (left := pod.metric(Metric.IN_FLIGHT_REQUESTS)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -130,8 +128,8 @@ def settled(pod: Balancer, seconds: float = 10.0) -> float:
 def added(plan: Plan) -> Found:
     """Time to first token with and without the balancer, 500 streams, in turns."""
     flags: dict[str, float] = {
-        "streams": 500, "tokens": 100, "ramp": 2.5,
-        "warm_up": plan.seconds(5, 3), "seconds": plan.seconds(10, 4),
+        "streams": 500, "tokens": 100, "ramp": plan.seconds(5, 2), "cut": 1,
+        "warm_up": plan.seconds(6, 2), "seconds": plan.seconds(8, 3),
     }  # fmt: skip
     balanced, direct = [], []
     with plan.pod(8, "-base-seconds=0.05", "-max-concurrent=128") as (fakes, pod):
@@ -159,18 +157,18 @@ def added(plan: Plan) -> Found:
 
 
 def tokens(plan: Plan) -> Found:
-    """The picker's CPU time per request, by the tokens of the answers; the same requests per second."""
+    """The picker's CPU time per request by the tokens of the answers, at one rate of requests."""
     counts = (16, 256)
     per_request: dict[int, list[float]] = {count: [] for count in counts}
     per_token: dict[int, list[float]] = {count: [] for count in counts}
     with plan.pod(8, "-base-seconds=0.015", "-max-concurrent=256") as (_, pod):
-        idle = idle_per_second(pod)
+        idle = idle_per_second(pod, plan)
         for turn in range(1 if plan.quick else 3):
             for count in counts if turn % 2 == 0 else counts[::-1]:
                 pod.spent()
                 began = time.monotonic()
                 told = client(plan.program, [pod.target], "grpc", rate=80, tokens=count,
-                              warm_up=0, seconds=plan.seconds(10, 6), seed=plan.seed)  # fmt: skip
+                              warm_up=0, seconds=plan.seconds(8, 4), seed=plan.seed)  # fmt: skip
                 spent, took = pod.spent(), time.monotonic() - began
                 number = told["all"]
                 per_request[count].append((spent.picker - idle * took) / number)
@@ -189,12 +187,13 @@ def tokens(plan: Plan) -> Found:
     )
 
 
-def idle_per_second(pod: Balancer) -> float:
+def idle_per_second(pod: Balancer, plan: Plan) -> float:
     """CPU seconds per second of a picker that nobody asks: it asks its replicas."""
-    time.sleep(IDLE_SECONDS)
+    seconds = plan.seconds(3, 1.5)
+    time.sleep(1)
     pod.spent()
-    time.sleep(IDLE_SECONDS)
-    return pod.spent().picker / IDLE_SECONDS
+    time.sleep(seconds)
+    return pod.spent().picker / seconds
 
 
 def whole_picks(plan: Plan) -> Found:
@@ -202,13 +201,13 @@ def whole_picks(plan: Plan) -> Found:
     told: dict[str, Told] = {}
     rates: dict[str, float] = {}
     with plan.pod(PICKS_ENDPOINTS, "-base-seconds=0.02", "-max-concurrent=64") as (_, pod):
-        idle = idle_per_second(pod)
+        idle = idle_per_second(pod, plan)
         for protocol in PROTOCOLS:
             pod.spent()
             began = time.monotonic()
             told[protocol] = client(
                 plan.program, [pod.target], protocol, streams=40, tokens=1, warm_up=0.5, ramp=0.5,
-                prompt_bytes=1024, seconds=plan.seconds(10, 4), seed=plan.seed,
+                prompt_bytes=1024, seconds=plan.seconds(8, 3), seed=plan.seed,
             )  # fmt: skip
             busy = pod.spent().picker - idle * (time.monotonic() - began)
             rates[protocol] = told[protocol]["all"] / busy
@@ -236,8 +235,8 @@ def growth(plan: Plan) -> Found:
     lost = 0
     for number in numbers:
         load: dict[str, float] = {
-            "streams": 32 * number, "tokens": 64, "ramp": 4,
-            "warm_up": plan.seconds(6, 4), "seconds": plan.seconds(10, 4),
+            "streams": 32 * number, "tokens": 64, "ramp": plan.seconds(4, 2), "cut": 1,
+            "warm_up": plan.seconds(5, 2.5), "seconds": plan.seconds(8, 2.5),
         }  # fmt: skip
         with plan.pod(number, *flags) as (fakes, pod):
             told = plan.both(fakes, pod, **load)

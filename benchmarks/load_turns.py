@@ -1,4 +1,4 @@
-"""Multi-turn chats through three balancers: FastGen's, and Envoy's own round robin and least request.
+"""Multi-turn chats through FastGen's balancer, and Envoy's own round robin and least request.
 
 The conversations are made from a seed: they begin at random, have one of a few system prompts, and
 each turn resends all that was said before. The fake replicas know the blocks of what they have
@@ -114,7 +114,7 @@ WAYS: Final[dict[str, Callable[[dict[str, Any]], None] | None]] = {
 def turns(plan: Plan) -> Found:
     """Prefix hits and time to first token of the same conversations, by who balances."""
     path = plan.folder / "plan.json"
-    seconds = plan.seconds(50, 9)
+    seconds = plan.seconds(40, 5)
     path.write_text(json.dumps([asdict(each) for each in conversations(plan.seed, seconds)]))
     told = {name: play(plan, path, seconds, change) for name, change in WAYS.items()}
     hits = {name: each["cached_tokens"] / each["prompt_tokens"] for name, each in told.items()}
@@ -147,6 +147,6 @@ def play(
         place = plan.folder / f"turns-{time.monotonic_ns()}"
         with balancer(place, fakes.addresses, change) as pod:
             return client(
-                plan.program, [pod.target], "http", plan=str(path), warm_up=seconds / 5,
+                plan.program, [pod.target], "http", plan=str(path), warm_up=seconds / 5, cut=1,
                 seconds=seconds, seed=plan.seed,
             )  # fmt: skip

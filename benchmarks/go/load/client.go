@@ -43,6 +43,7 @@ type clientFlags struct {
 	seconds, warmUp, ramp, rate, limit, pause float64
 	seed                                      uint64
 	plan                                      string
+	cut                                       bool
 }
 
 func runClient(arguments []string) {
@@ -61,6 +62,7 @@ func runClient(arguments []string) {
 	flags.Float64Var(&f.ramp, "ramp", 1, "seconds over which closed loops begin")
 	flags.Float64Var(&f.limit, "limit", 120, "seconds after which a request is an error")
 	flags.Float64Var(&f.pause, "pause", 0, "seconds between a closed loop's requests, on average")
+	flags.BoolVar(&f.cut, "cut", false, "leave open requests at the end, in place of waiting for theirs")
 	flags.Uint64Var(&f.seed, "seed", 1, "of all that is random")
 	flags.Parse(arguments)
 	f.targets = strings.Split(*targets, ",")
@@ -106,9 +108,17 @@ func seconds(number float64) time.Duration { return time.Duration(number * float
 // ask makes one request and books it.
 func ask(f clientFlags, c caller, r *record, target int, what request) (string, error) {
 	seen := &observation{began: time.Now(), tokens: make([]time.Time, 0, what.maxTokens)}
-	ctx, cancel := context.WithTimeout(context.Background(), seconds(f.limit))
+	end := seen.began.Add(seconds(f.limit))
+	if f.cut && r.until.Before(end) {
+		end = r.until
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	text, err := c.call(ctx, target, what, seen)
+	if f.cut && err != nil && !time.Now().Before(r.until) {
+		r.noteCut(seen)
+		return text, err
+	}
 	if err == nil && len(seen.tokens) != what.maxTokens {
 		err = fmt.Errorf("short: %d tokens of %d", len(seen.tokens), what.maxTokens)
 	}

@@ -27,10 +27,31 @@ func newRecord(from, until time.Time) *record {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// noteCut books a request that its client left because the time was up: it began, and no more.
+func (r *record) noteCut(seen *observation) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.all++
+	r.noteTokens(seen)
+	r.noteFirst(seen)
+}
+
 func (r *record) note(seen *observation, err error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.all++
+	r.noteTokens(seen)
+	if err != nil {
+		r.failed++
+		if len(r.errors) < 20 || r.errors[err.Error()] > 0 {
+			r.errors[err.Error()]++
+		}
+		return
+	}
+	r.noteFirst(seen)
+}
+
+func (r *record) noteTokens(seen *observation) {
 	for i, at := range seen.tokens {
 		if at.Before(r.from) || at.After(r.until) {
 			continue
@@ -40,14 +61,11 @@ func (r *record) note(seen *observation, err error) {
 			r.gaps = append(r.gaps, milliseconds(at.Sub(seen.tokens[i-1])))
 		}
 	}
-	if err != nil {
-		r.failed++
-		if len(r.errors) < 20 || r.errors[err.Error()] > 0 {
-			r.errors[err.Error()]++
-		}
-		return
-	}
-	if seen.began.Before(r.from) || seen.began.After(r.until) {
+}
+
+// noteFirst books a request that has begun to be answered in the measured time.
+func (r *record) noteFirst(seen *observation) {
+	if seen.began.Before(r.from) || seen.began.After(r.until) || len(seen.tokens) == 0 {
 		return
 	}
 	r.requests++
