@@ -57,14 +57,9 @@ def failed(told: Sequence[Told]) -> int:
     return sum(int(each["failed"]) for each in told)
 
 
-def requests(told: Sequence[Told]) -> int:
-    """All requests of several clients, those outside the measured time included."""
-    return sum(int(each["all"]) for each in told)
-
-
 def tokens_per_second(told: Sequence[Told]) -> float:
     """Tokens that several clients got at a time, per second."""
-    return sum(each["tokens"] / each["seconds"] for each in told)
+    return sum(float(each["tokens"]) / float(each["seconds"]) for each in told)
 
 
 def worst(told: Sequence[Told], what: str, share: str) -> float:

@@ -41,7 +41,10 @@ class CompiledReplica:
         if self.is_up:
             return
         self.process = await asyncio.create_subprocess_exec(
-            *(self.program, "replicas", f"-ports={self.http_port}:{self.grpc_port}", *self.flags),
+            str(self.program),
+            "replicas",
+            f"-ports={self.http_port}:{self.grpc_port}",
+            *self.flags,
             stdout=asyncio.subprocess.PIPE,
         )
         assert self.process.stdout is not None
@@ -127,7 +130,11 @@ async def ask(program: Path, target: str, protocol: str, **flags: float | str) -
     """Runs the compiled client to its end, and returns what it tells."""
     given = [f"-{name.replace('_', '-')}={value}" for name, value in flags.items()]
     process = await asyncio.create_subprocess_exec(
-        *(program, "client", f"-targets={target}", f"-protocol={protocol}", *given),
+        str(program),
+        "client",
+        f"-targets={target}",
+        f"-protocol={protocol}",
+        *given,
         stdout=asyncio.subprocess.PIPE,
     )
     try:
