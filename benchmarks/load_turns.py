@@ -26,7 +26,6 @@ CONVERSATIONS_PER_SECOND: Final = 1.6
 TURNS: Final = 4.0
 """Mean number, after the first."""
 THINK_SECONDS: Final = 3.0
-BYTES_PER_TOKEN: Final = 4
 POLICIES: Final = "type.googleapis.com/envoy.extensions.load_balancing_policies"
 
 

@@ -1,13 +1,14 @@
 """What the load benchmark decides: its conversations, its bars, its rivals' configuration."""
 
 import json
+import re
 from itertools import pairwise
 from random import Random
 
 import pytest
 from load_figures import LESS, MORE, Figure, table
+from load_program import SOURCE
 from load_turns import (
-    BYTES_PER_TOKEN,
     CONVERSATIONS_PER_SECOND,
     SYSTEMS,
     WAYS,
@@ -36,8 +37,10 @@ def test_conversations_share_a_few_system_prompts_and_differ_in_the_rest() -> No
     assert all(turn.max_tokens > 0 and turn.think >= 0 for each in found for turn in each.turns)
 
 
-def test_a_text_has_the_tokens_that_it_was_asked_for() -> None:
-    assert len(words(Random(1), 50)) == 50 * BYTES_PER_TOKEN
+def test_a_text_has_the_fakes_tokens_that_it_was_asked_for() -> None:
+    found = re.search(r"const bytesPerToken = (\d+)", (SOURCE / "cache.go").read_text())
+    assert found is not None
+    assert len(words(Random(1), 50)) == 50 * int(found[1])
 
 
 @pytest.mark.parametrize(("name", "policy"), [("round robin", "RoundRobin"),
