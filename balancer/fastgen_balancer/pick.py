@@ -1,5 +1,6 @@
 """Which replica takes a request: one that may hold its prompt's beginning, else the less loaded."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -128,15 +129,8 @@ def two_choices(candidates: Sequence[Candidate], request: Request, rng: Random) 
 
 def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
     """The endpoints with the highest scores for this key, best first, HOMES at most."""
-    scored = []
-    for candidate in candidates:
-        # The finalizer of SplitMix64 over key and name: uniform over 64 bits. It stands here, and
-        # not in a function, since it runs for each endpoint at each pick.
-        mixed = affinity ^ _seed(candidate.name)
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
-        scored.append((mixed ^ (mixed >> 31), candidate.name, candidate))
-    return [candidate for _, _, candidate in nlargest(HOMES, scored)]
+    scores = _scores(affinity, tuple([c.name for c in candidates]))
+    return [candidates[i] for _, i in nlargest(HOMES, zip(scores, range(len(scores)), strict=True))]
 
 
 def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
@@ -159,6 +153,36 @@ def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: R
     return load <= LOAD_BOUND * share * total
 
 
+def _scores(affinity: int, names: tuple[str, ...]) -> tuple[int, ...]:
+    """For each name a hash of it and the key, uniform over 64 bits: SplitMix64's finalizer.
+
+    It runs for each endpoint at each pick, so all are computed at once, in one number with a lane
+    of 128 bits for each: there the product of two words has room.
+    """
+    lanes = _lanes(names)
+    mixed = lanes.seeds ^ (affinity * lanes.ones)
+    mixed = ((mixed ^ ((mixed >> 30) & lanes.words)) * 0xBF58476D1CE4E5B9) & lanes.words
+    mixed = ((mixed ^ ((mixed >> 27) & lanes.words)) * 0x94D049BB133111EB) & lanes.words
+    mixed ^= (mixed >> 31) & lanes.words
+    return struct.unpack(f"<{2 * len(names)}Q", mixed.to_bytes(16 * len(names), "little"))[::2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Per name a lane of 128 bits: its seed, a one, and a word of ones."""
+
+    seeds: int
+    ones: int
+    words: int
+
+
+@lru_cache(maxsize=16)
+def _lanes(names: tuple[str, ...]) -> _Lanes:
+    ones = int.from_bytes((b"\x01" + bytes(15)) * len(names), "little")
+    seeds = int.from_bytes(b"".join([_seed(name) for name in names]), "little")
+    return _Lanes(seeds, ones, ones * _WORD)
+
+
 @lru_cache(maxsize=4096)
-def _seed(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+def _seed(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=8).digest()[::-1] + bytes(8)
