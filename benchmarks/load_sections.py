@@ -161,6 +161,8 @@ def tokens(plan: Plan) -> Found:
     counts = (16, 256)
     per_request: dict[int, list[float]] = {count: [] for count in counts}
     per_token: dict[int, list[float]] = {count: [] for count in counts}
+    seconds = plan.seconds(8, 4)
+    length = seconds + 0.015 * max(counts) + 0.5
     with plan.pod(8, "-base-seconds=0.015", "-max-concurrent=256") as (_, pod):
         idle = idle_per_second(pod, plan)
         for turn in range(1 if plan.quick else 3):
@@ -168,7 +170,9 @@ def tokens(plan: Plan) -> Found:
                 pod.spent()
                 began = time.monotonic()
                 told = client(plan.program, [pod.target], "grpc", rate=80, tokens=count,
-                              warm_up=0, seconds=plan.seconds(8, 4), seed=plan.seed)  # fmt: skip
+                              warm_up=0, seconds=seconds, seed=plan.seed)  # fmt: skip
+                # As long for both, so that what idling takes weighs the same.
+                time.sleep(max(0.0, began + length - time.monotonic()))
                 spent, took = pod.spent(), time.monotonic() - began
                 number = told["all"]
                 per_request[count].append((spent.picker - idle * took) / number)
