@@ -37,18 +37,17 @@ def dispatcher_of(endpoints: int, seed: int) -> tuple[Dispatcher, Fleet]:
     return Dispatcher(fleet, Random(seed), lambda: 0.0, 1000), fleet
 
 
-def per_second(make: Callable[[int], Request], args: argparse.Namespace) -> float:
+def per_second(make: Callable[[int], Request], endpoints: int, picks: int, seed: int) -> float:
     """Picks per second of CPU time."""
-    dispatcher, fleet = dispatcher_of(args.endpoints, args.seed)
+    dispatcher, fleet = dispatcher_of(endpoints, seed)
 
     async def run() -> float:
         began = time.process_time()
-        for number in range(args.picks):
+        for number in range(picks):
             name = str(number)
             placed = dispatcher.offer(name, make(number))
             assert isinstance(placed, Placed), placed
             fleet.end(name)
-        picks: int = args.picks
         return picks / (time.process_time() - began)
 
     return asyncio.run(run())
@@ -67,15 +66,10 @@ def bodies(seed: int) -> list[bytes]:
     return found
 
 
-def main() -> None:
-    """Prints picks per second for both ways to route."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--endpoints", type=int, default=100)
-    parser.add_argument("--picks", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    affinities = [Random(args.seed + i).getrandbits(64) for i in range(100)]
-    chats = bodies(args.seed)
+def decisions(endpoints: int, picks: int, seed: int, *, reads: bool = False) -> dict[str, float]:
+    """Picks per second by way of routing; reads: each reads a chat's body first."""
+    affinities = [Random(seed + i).getrandbits(64) for i in range(100)]
+    chats = bodies(seed) if reads else []
 
     def decide(prefers_prefix: bool) -> Callable[[int], Request]:
         return lambda i: Request(True, 500, affinities[i % 100] if prefers_prefix else None)
@@ -88,11 +82,24 @@ def main() -> None:
 
         return make
 
+    make = read if reads else decide
+    ways = (("Prefix", True), ("LeastTokens", False))
+    return {name: per_second(make(prefers), endpoints, picks, seed) for name, prefers in ways}
+
+
+def main() -> None:
+    """Prints picks per second for both ways to route."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--endpoints", type=int, default=100)
+    parser.add_argument("--picks", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    alone = decisions(args.endpoints, args.picks, args.seed)
+    whole = decisions(args.endpoints, args.picks, args.seed, reads=True)
     print(f"{args.endpoints} endpoints, {args.picks} picks, seed {args.seed}; bar: {BAR}/s\n")
     print(f"{'routing':14}{'pick alone /s':>16}{'with 4 KiB chat read /s':>26}")
-    for name, prefers_prefix in (("Prefix", True), ("LeastTokens", False)):
-        alone, whole = (per_second(make(prefers_prefix), args) for make in (decide, read))
-        print(f"{name:14}{alone:16,.0f}{whole:26,.0f}")
+    for name in alone:
+        print(f"{name:14}{alone[name]:16,.0f}{whole[name]:26,.0f}")
 
 
 if __name__ == "__main__":

@@ -78,12 +78,7 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
             )
 
     def _note_health(self, entry: Entry, picked: str | None) -> None:
-        tried = {
-            address: endpoint.name
-            for endpoint in self._fleet.endpoints
-            for address in (endpoint.http_address, endpoint.grpc_address)
-        }
-        last = tried.get(entry.upstream or "")
+        last = self._fleet.name_at(entry.upstream or "")
         if last is not None:
             self._fleet.answered(last, well=not is_failure(entry))
         if picked is not None and picked != last:

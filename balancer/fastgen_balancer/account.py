@@ -82,7 +82,7 @@ class Account:
         self.unseen_tokens = sum(sent.tokens for sent in unseen)
 
     def is_fresh(self, now: float) -> bool:
-        return self.report is not None and now - self.report.asked_at <= FRESH_SECONDS
+        return self.report is not None and now <= self.report.asked_at + FRESH_SECONDS
 
     def requests(self, now: float) -> int:
         """Requests that the endpoint holds, those of other balancers included where known."""
@@ -95,7 +95,7 @@ class Account:
     def load(self, now: float) -> tuple[int, int, bool]:
         """Requests, tokens, and whether they rest on a fresh word: all that each pick asks for."""
         report = self.report
-        if report is None or now - report.asked_at > FRESH_SECONDS:
+        if report is None or now > report.asked_at + FRESH_SECONDS:
             return len(self.open), sum(sent.tokens for sent in self.open.values()), False
         held = report.requests - self.ended_requests
         if held < 0:

@@ -1,10 +1,11 @@
 """The endpoints together: who may be picked, and what each of them holds."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fastgen_balancer import health, latency
-from fastgen_balancer.account import LOST_AFTER_SECONDS, Account, Report, Sent
+from fastgen_balancer.account import FRESH_SECONDS, LOST_AFTER_SECONDS, Account, Report, Sent
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.health import Health
 from fastgen_balancer.pick import Candidate
@@ -20,14 +21,29 @@ class Events:
     """Its process is gone, or the way to it: what was there is lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """An endpoint as picks see it while nothing happens there, until a moment.
+
+    candidate: None while it is leaving.
+    """
+
+    until: float
+    candidate: Candidate | None
+    is_sound: bool
+
+
 class Fleet:
-    """Invariant: every open request is in exactly one account, and `_where` names it."""
+    """Invariant: every open request is in exactly one account, and `_where` names it.
+
+    Each pick looks at all endpoints, and few of them have changed since the last: what has not is
+    kept in `_views`. Whatever changes an account or a standing forgets the endpoint's view.
+    """
 
     def __init__(
         self, clock: Callable[[], float], default_capacity: int, events: Events | None = None
     ) -> None:
-        self.default_capacity = default_capacity
-        """Used until a replica has told its own."""
+        self._default_capacity = default_capacity
         self._clock = clock
         self._events = events or Events()
         self._endpoints: dict[str, Endpoint] = {}
@@ -35,6 +51,18 @@ class Fleet:
         self._standings: dict[str, Standing] = {}
         self._left_at: dict[str, float] = {}
         self._where: dict[str, str] = {}
+        self._at: dict[str, str] = {}
+        self._views: dict[str, _View] = {}
+
+    @property
+    def default_capacity(self) -> int:
+        """Used until a replica has told its own."""
+        return self._default_capacity
+
+    @default_capacity.setter
+    def default_capacity(self, capacity: int) -> None:
+        self._default_capacity = capacity
+        self._views.clear()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -47,10 +75,20 @@ class Fleet:
     def endpoint(self, name: str) -> Endpoint | None:
         return self._endpoints.get(name)
 
+    def name_at(self, address: str) -> str | None:
+        """Who listens at this `HOST:PORT`, by HTTP or gRPC; None: none of the endpoints."""
+        return self._at.get(address)
+
     def set_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
         """Takes the new set; requests of endpoints that left are kept until their streams end."""
         now = self._clock()
         old, self._endpoints = self._endpoints, {e.name: e for e in endpoints}
+        self._views.clear()
+        self._at = {
+            address: name
+            for name, endpoint in self._endpoints.items()
+            for address in (endpoint.http_address, endpoint.grpc_address)
+        }
         for name, endpoint in self._endpoints.items():
             self._accounts.setdefault(name, Account())
             self._left_at.pop(name, None)
@@ -72,10 +110,18 @@ class Fleet:
         Failing ones are left out only while another is sound: if all seem to fail, the fault may
         well be ours, and trying is better than refusing.
         """
-        now = self._clock()
-        usable = [e.name for e in self._endpoints.values() if not self._is_leaving(e)]
-        sound = [name for name in usable if self._standings[name].is_sound(now)]
-        return [self._candidate(name, now) for name in sound or usable]
+        now, views = self._clock(), self._views
+        usable: list[Candidate] = []
+        sound: list[Candidate] = []
+        for name in self._endpoints:
+            view = views.get(name)
+            if view is None or now > view.until:
+                view = self._look(name, now)
+            if view.candidate is not None:
+                usable.append(view.candidate)
+                if view.is_sound:
+                    sound.append(view.candidate)
+        return sound or usable
 
     def saturated(self) -> int:
         """How many of the pickable endpoints have no room or say so themselves."""
@@ -90,6 +136,7 @@ class Fleet:
         self._accounts[name].send(sent)
         self._standings[name].send(sent, self._clock())
         self._where[sent.id] = name
+        self._changed(name)
 
     def move(self, request_id: str, name: str) -> None:
         """Notes that another endpoint than the picked one has answered: the retry's."""
@@ -102,6 +149,8 @@ class Fleet:
             self._where[request_id] = name
             self.missed(old)
             self._standings[old].leave(request_id)
+            self._changed(old)
+            self._changed(name)
 
     def end(self, request_id: str) -> str | None:
         """Takes an ended request off; returns where it was, None when it is not known."""
@@ -109,6 +158,7 @@ class Fleet:
         if name is not None:
             self._accounts[name].end(request_id)
             self._standings[name].leave(request_id)
+            self._changed(name)
         return name
 
     def holder(self, request_id: str) -> str | None:
@@ -154,6 +204,7 @@ class Fleet:
         }
 
     def _become(self, name: str, new: Health) -> None:
+        self._changed(name)
         if self._standings[name].become(new, self._clock()):
             self._events.ejected(name, new.is_slow)
 
@@ -166,6 +217,7 @@ class Fleet:
         if name in self._endpoints:
             self._accounts[name].hear(report)
             self._standings[name].hear(self._clock())
+            self._changed(name)
 
     def hear_nothing(self, name: str, *, is_gone: bool = False) -> None:
         """Notes that GetLoad failed; is_gone: nobody listens there any more."""
@@ -175,6 +227,7 @@ class Fleet:
         standing = self._standings[name]
         had_word = standing.heard_at is not None and standing.failed_calls == 0
         standing.failed_calls += 1
+        self._changed(name)
         if is_gone and had_word and not self._is_leaving(endpoint):
             self._events.crashed(name)
 
@@ -184,6 +237,7 @@ class Fleet:
         lost = 0
         for name, account in self._accounts.items():
             for sent in account.forget_lost(now):
+                self._changed(name)
                 self._where.pop(sent.id, None)
                 lost += 1
                 standing = self._standings[name]
@@ -208,18 +262,26 @@ class Fleet:
         report = self._accounts[endpoint.name].report
         return endpoint.terminating or (report is not None and report.draining)
 
-    def _candidate(self, name: str, now: float) -> Candidate:
-        account = self._accounts[name]
+    def _look(self, name: str, now: float) -> _View:
+        account, standing = self._accounts[name], self._standings[name]
         requests, tokens, is_fresh = account.load(now)
-        told = account.report.max_concurrent_requests if account.report else 0
-        capacity = told or self.default_capacity
-        standing = self._standings[name]
-        return Candidate(
-            name,
-            tokens,
-            requests,
-            capacity,
-            is_fresh,
-            standing.weight(now),
-            standing.failed_calls == 0,
+        report = account.report
+        capacity = (report.max_concurrent_requests if report else 0) or self._default_capacity
+        weight = standing.weight(now)
+        candidate = Candidate(
+            name, tokens, requests, capacity, is_fresh, weight, standing.failed_calls == 0
         )
+        is_leaving = self._is_leaving(self._endpoints[name])
+        # The clock alone changes what is new, failing or ejected.
+        is_steady = weight == 1.0 and standing.is_plain
+        until = math.inf
+        if not is_steady:
+            until = now
+        elif report is not None and is_fresh:
+            until = report.asked_at + FRESH_SECONDS
+        view = _View(until, None if is_leaving else candidate, standing.is_sound(now))
+        self._views[name] = view
+        return view
+
+    def _changed(self, name: str) -> None:
+        self._views.pop(name, None)

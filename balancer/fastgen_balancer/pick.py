@@ -1,10 +1,12 @@
 """Which replica takes a request: one that may hold its prompt's beginning, else the less loaded."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
+from heapq import nlargest
 from random import Random
 from typing import Final
 
@@ -91,7 +93,7 @@ def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick
     """
     if not candidates:
         return Refusal.NO_ENDPOINTS
-    open_ = [c for c in candidates if c.has_room or not request.generates]
+    open_ = [c for c in candidates if c.requests < c.capacity or not request.generates]
     if not open_:
         return Refusal.FULL
     # Who has just failed to answer may be gone: nobody is sent there while there are others.
@@ -127,8 +129,8 @@ def two_choices(candidates: Sequence[Candidate], request: Request, rng: Random) 
 
 def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
     """The endpoints with the highest scores for this key, best first, HOMES at most."""
-    best = sorted(((_score(affinity, c.name), c.name, c) for c in candidates), reverse=True)
-    return [c for _, _, c in best[:HOMES]]
+    scores = _scores(affinity, tuple([c.name for c in candidates]))
+    return [candidates[i] for _, i in nlargest(HOMES, zip(scores, range(len(scores)), strict=True))]
 
 
 def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
@@ -151,14 +153,36 @@ def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: R
     return load <= LOAD_BOUND * share * total
 
 
-def _score(affinity: int, name: str) -> int:
-    """A hash of key and name, uniform over 64 bits (the finalizer of SplitMix64)."""
-    mixed = affinity ^ _seed(name)
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
-    return mixed ^ (mixed >> 31)
+def _scores(affinity: int, names: tuple[str, ...]) -> tuple[int, ...]:
+    """For each name a hash of it and the key, uniform over 64 bits: SplitMix64's finalizer.
+
+    It runs for each endpoint at each pick, so all are computed at once, in one number with a lane
+    of 128 bits for each: there the product of two words has room.
+    """
+    lanes = _lanes(names)
+    mixed = lanes.seeds ^ (affinity * lanes.ones)
+    mixed = ((mixed ^ ((mixed >> 30) & lanes.words)) * 0xBF58476D1CE4E5B9) & lanes.words
+    mixed = ((mixed ^ ((mixed >> 27) & lanes.words)) * 0x94D049BB133111EB) & lanes.words
+    mixed ^= (mixed >> 31) & lanes.words
+    return struct.unpack(f"<{2 * len(names)}Q", mixed.to_bytes(16 * len(names), "little"))[::2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Per name a lane of 128 bits: its seed, a one, and a word of ones."""
+
+    seeds: int
+    ones: int
+    words: int
+
+
+@lru_cache(maxsize=16)
+def _lanes(names: tuple[str, ...]) -> _Lanes:
+    ones = int.from_bytes((b"\x01" + bytes(15)) * len(names), "little")
+    seeds = int.from_bytes(b"".join([_seed(name) for name in names]), "little")
+    return _Lanes(seeds, ones, ones * _WORD)
 
 
 @lru_cache(maxsize=4096)
-def _seed(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+def _seed(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=8).digest()[::-1] + bytes(8)

@@ -35,8 +35,13 @@ class Standing:
     heard_at: float | None = None
     first_bytes: FirstBytes = field(default_factory=FirstBytes)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it answers and is not ejected: sound, whatever the time."""
+        return self.failed_calls == 0 and self.health.ejections == 0
+
     def is_sound(self, now: float) -> bool:
-        if self.failed_calls == 0 and self.health.ejections == 0:
+        if self.is_plain:
             return True
         return not self.is_unreachable(now) and self.health.state(now) is not State.OPEN
 

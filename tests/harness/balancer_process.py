@@ -31,6 +31,7 @@ class Balancer:
     envoy: asyncio.subprocess.Process | None = None
     picker: asyncio.subprocess.Process | None = None
     picker_arguments: tuple[str, ...] = ()
+    picker_program: tuple[str, ...] = PROGRAM
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -38,17 +39,20 @@ class Balancer:
         return f"http://127.0.0.1:{self.port}"
 
     async def start_picker(self) -> None:
-        self.picker = await self._start("picker", *self.picker_arguments)
+        program = self.picker_program
+        self.picker = await self._start("picker", *self.picker_arguments, program=program)
 
     async def start_envoy(self) -> None:
         self.envoy = await self._start("envoy", "--log-level", "info")
 
-    async def _start(self, verb: str, *arguments: str) -> asyncio.subprocess.Process:
+    async def _start(
+        self, verb: str, *arguments: str, program: tuple[str, ...] = PROGRAM
+    ) -> asyncio.subprocess.Process:
         path = self.directory / f"{verb}-{len(self.logs)}.log"
         self.logs.append(path)
         with path.open("wb") as log:
             return await asyncio.create_subprocess_exec(
-                *PROGRAM,
+                *program,
                 verb,
                 "--directory",
                 str(self.directory),
@@ -106,6 +110,7 @@ async def balancing(
     environment: dict[str, str] | None = None,
     bootstrap_arguments: tuple[str, ...] = (),
     configure: Callable[[Balancer], None] = lambda _: None,
+    picker_program: tuple[str, ...] = PROGRAM,
 ) -> AsyncIterator[Balancer]:
     """Runs a balancer for these replicas (HOST:HTTP_PORT:GRPC_PORT) until the block ends.
 
@@ -113,6 +118,7 @@ async def balancing(
     """
     port, admin, http, picker = free_ports(4)
     balancer = Balancer(directory, port, admin, http, picker, environment=environment or {})
+    balancer.picker_program = picker_program
     bootstrap = await asyncio.create_subprocess_exec(
         *PROGRAM,
         *("bootstrap", "--directory", str(directory), "--host", "127.0.0.1"),

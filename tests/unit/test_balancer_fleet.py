@@ -3,11 +3,7 @@
 import asyncio
 from random import Random
 
-import pytest
 from balancer_books import Clock, endpoint, fleet_of, report
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fastgen_balancer.account import (
     EXPECTED_OUTPUT_TOKENS,
@@ -186,6 +182,26 @@ def dispatcher_of(fleet: Fleet, clock: Clock, max_queued: int = 2) -> Dispatcher
     return Dispatcher(fleet, Random(0), clock, max_queued)
 
 
+def test_what_is_forgotten_makes_room() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock, "a")
+    fleet.send("a", Sent("lost", 10, clock.now))
+    assert [c.requests for c in fleet.candidates()] == [1]
+    clock.now += MAX_AGE_SECONDS + 1
+    assert fleet.forget_lost() == 1
+    assert [c.requests for c in fleet.candidates()] == [0]
+
+
+def test_an_address_tells_the_endpoint() -> None:
+    fleet = fleet_of(Clock(), "a")
+    fleet.set_endpoints([endpoint("a", host="10.0.0.1"), endpoint("b", host="10.0.0.2")])
+    assert fleet.name_at("10.0.0.1:8000") == "a"
+    assert fleet.name_at("10.0.0.2:9000") == "b"
+    fleet.set_endpoints([endpoint("b", host="10.0.0.3")])
+    assert fleet.name_at("10.0.0.2:9000") is None
+    assert fleet.name_at("10.0.0.3:9000") == "b"
+
+
 async def test_first_come_first_served_and_no_more_than_the_queue_holds() -> None:
     clock = Clock()
     fleet = fleet_of(clock, "a")
@@ -273,72 +289,3 @@ async def test_the_queue_does_not_outlive_the_endpoints_for_long() -> None:
     dispatcher.pump()
     assert [held.placed.result() for held in (first, second)] == [Refusal.NO_ENDPOINTS] * 2
     assert dispatcher.queued == 0
-
-
-NAMES = st.sampled_from(["a", "b", "c"])
-
-
-class Books(RuleBasedStateMachine):
-    """Whatever happens in whatever order, the books agree with themselves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = Clock()
-        self.fleet = fleet_of(self.clock, "a", "b")
-        self.open: list[str] = []
-        self.number = 0
-
-    @rule(seconds=st.sampled_from([0.01, 0.3, 1.0, 4.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.clock.now += seconds
-
-    @precondition(lambda self: self.fleet.candidates())
-    @rule(index=st.integers(0, 2))
-    def send(self, index: int) -> None:
-        candidates = self.fleet.candidates()
-        self.number += 1
-        sent = Sent(f"r{self.number}", 10, self.clock.now)
-        self.fleet.send(candidates[index % len(candidates)].name, sent)
-        self.open.append(sent.id)
-
-    @precondition(lambda self: self.open)
-    @rule(index=st.integers(0, 100))
-    def end(self, index: int) -> None:
-        self.fleet.end(self.open.pop(index % len(self.open)))
-
-    @precondition(lambda self: self.open)
-    @rule(index=st.integers(0, 100), name=NAMES)
-    def retry_elsewhere(self, index: int, name: str) -> None:
-        self.fleet.move(self.open[index % len(self.open)], name)
-
-    @rule(name=NAMES, running=st.integers(0, 5), owed=st.integers(0, 1000))
-    def replica_speaks(self, name: str, running: int, owed: int) -> None:
-        self.fleet.hear(name, report(self.clock.now, running=running, owed_tokens=owed))
-
-    @rule(name=NAMES, well=st.booleans())
-    def replica_answers(self, name: str, well: bool) -> None:
-        self.fleet.answered(name, well=well)
-
-    @rule(names=st.sets(NAMES))
-    def endpoints_change(self, names: set[str]) -> None:
-        self.fleet.set_endpoints([endpoint(name) for name in sorted(names)])
-
-    @rule()
-    def sweep(self) -> None:
-        self.fleet.forget_lost()
-
-    @invariant()
-    def counts_agree(self) -> None:
-        assert 0 <= self.fleet.in_flight <= len(self.open)
-        for candidate in self.fleet.candidates():
-            assert candidate.requests >= 0
-            assert candidate.outstanding_tokens >= 0
-
-    def teardown(self) -> None:
-        for request_id in self.open:
-            self.fleet.end(request_id)
-        assert self.fleet.in_flight == 0
-
-
-TestBooks = pytest.mark.filterwarnings("ignore::pytest.PytestCollectionWarning")(Books.TestCase)
-TestBooks.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)

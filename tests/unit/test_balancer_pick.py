@@ -1,6 +1,7 @@
 """Picking: what holds for every fleet and every request."""
 
 from dataclasses import replace
+from hashlib import blake2b
 from random import Random
 
 from hypothesis import given, settings
@@ -35,6 +36,21 @@ WORK = Request(generates=True, tokens=100)
 
 def candidate(name: str, tokens: int = 0, requests: int = 0, fresh: bool = True) -> Candidate:
     return Candidate(name, tokens, requests, capacity=4, fresh=fresh)
+
+
+def score(affinity: int, name: str) -> int:
+    """SplitMix64's finalizer, as published, over the key and the name's own hash."""
+    mixed = affinity ^ int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = ((mixed ^ (mixed >> shift)) * factor) % 2**64
+    return mixed ^ (mixed >> 31)
+
+
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=120, unique=True),
+       st.integers(0, 2**64 - 1))  # fmt: skip
+def test_homes_have_the_highest_scores(names: list[str], affinity: int) -> None:
+    found = [each.name for each in homes([candidate(name) for name in names], affinity)]
+    assert found == sorted(names, key=lambda name: score(affinity, name), reverse=True)[:2]
 
 
 @given(CANDIDATES, st.integers())
