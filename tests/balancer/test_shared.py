@@ -5,12 +5,14 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx2
 import pytest
 from balancer_process import Balancer, prompt_of
+from gateway import Gateway, http_address, running
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
@@ -19,7 +21,7 @@ from small_replica import Replica, replica_process, serving
 from fastgen_api.names import Header, Metric
 from fastgen_api.v1 import inference_pb2_grpc
 
-from .conftest import Balance
+from .conftest import Balance, picking
 
 
 async def ask(
@@ -264,3 +266,33 @@ async def test_reflection_needs_no_model(balance: Balance) -> None:
             database = ProtoReflectionDescriptorDatabase(channel)
             services = await asyncio.to_thread(database.get_services)
         assert "fastgen.v1.InferenceService" in services
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+async def test_a_gateways_requests_choose_as_well(
+    balance: Balance, http: httpx2.AsyncClient, tmp_path: Path, mode: str
+) -> None:
+    """By model, by header, and among the subset that the gateway allows."""
+    chat, batch, idle_one = Replica("one"), Replica("two"), Replica("three")
+    async with (
+        serving(chat) as a,
+        serving(batch) as b,
+        serving(idle_one) as c,
+        picking(balance, f"chat={a}", f"batch={b}", f"batch={c}") as (balancer, port),
+        running(Gateway(port, body_mode=mode, subset=[http_address(a), http_address(b)]), tmp_path)
+        as gateway,
+    ):  # fmt: skip
+        url = f"{gateway.url}/v1"
+        for model, replica in (("chat", "one"), ("batch", "two")) * 3:
+            body = {"model": model, "prompt": "", "max_tokens": 1}
+            response = await http.post(f"{url}/completions", json=body)
+            assert (response.status_code, response.headers[Header.REPLICA]) == (200, replica)
+        named = await http.post(f"{url}/completions", json=body, headers={Header.MODEL: "chat"})
+        assert named.headers[Header.REPLICA] == "one"
+        assert chat.seen[-1][Header.MODEL_JUDGED] == "1"
+        wrong = await http.post(f"{url}/completions", json=body | {"model": "none"})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
+        listed = await http.get(f"{url}/models")
+        assert [each["id"] for each in listed.json()["data"]] == ["chat", "batch"]
+        assert not idle_one.seen
+        assert await balancer.metric(Metric.PICKS, deployment="batch", result="picked") == 3
