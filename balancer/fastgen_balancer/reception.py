@@ -16,7 +16,7 @@ from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.dispatch import Answer, Dispatcher, Held, Placed
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
-from fastgen_balancer.estimate import MalformedBodyError
+from fastgen_balancer.estimate import MalformedBodyError, TooLargeBodyError
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
@@ -79,6 +79,8 @@ class Reception:
             reading = estimate.read(body, is_grpc=exchange.is_grpc)
         except MalformedBodyError:
             return Refusal.MALFORMED
+        except TooLargeBodyError:
+            return Refusal.TOO_LARGE
         exchange.size, exchange.keys = reading.size, reading.keys
         return None
 
