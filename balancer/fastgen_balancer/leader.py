@@ -132,6 +132,8 @@ class Autoscaler:
         self._metrics = metrics
         self._scalers = scalers
         self._state: State | None = None
+        self._term = 0
+        """Of the leadership, in which the state was made."""
 
     async def run(self, tick_seconds: float, pause: Callable[[float], Awaitable[None]]) -> None:
         while True:
@@ -156,7 +158,9 @@ class Autoscaler:
         if deployment.deleted:
             return
         mode = deployment.spec.scaling.mode
-        if self._state is None:
+        if self._state is None or self._term != self._leadership.terms:
+            # A lead that was lost and won again between two ticks is another one, too.
+            self._term = self._leadership.terms
             self._state = begin(deployment, self._leadership.memo, now)
         elif self._state.mode is not mode:
             self._state = begin_again(self._state, deployment, now)
@@ -176,7 +180,8 @@ class Autoscaler:
         restraint = self._restraint(deployment)
         decision = restrain(decision, deployment.spec.replicas, restraint)
         self._state = after(self._state, memory, decision, restraint, now)
-        self._leadership.memo = write(Memo(mode, memory))
+        if self._term == self._leadership.terms:
+            self._leadership.memo = write(Memo(mode, memory))
         self._metrics.decided(decision, memory.reversals)
         log.debug("decided", extra={"rule": decision.rule, "replicas": decision.replicas})
         scaled = False

@@ -110,6 +110,8 @@ class Leadership:
         self.memo = ""
         """What a successor should know; it goes out with the next renewal. Whoever comes to lead
         finds the predecessor's here."""
+        self.terms = 0
+        """How often this process has come to lead: between two terms another one may have led."""
 
     @property
     def seconds_left(self) -> float:
@@ -217,6 +219,7 @@ class Leadership:
         self._note(new)
         self._held_since = began
         if first:
+            self.terms += 1
             log.info("this process leads", extra={"lease": self._name})
 
     def _note(self, lease: Lease) -> None:

@@ -64,6 +64,7 @@ class Lease:
     seconds_left: float = 10.0
     write_seconds: float = 4.0
     leads: bool = True
+    terms: int = 1
 
 
 class Life:
@@ -165,6 +166,41 @@ async def test_the_next_leader_goes_on_where_the_last_one_was() -> None:
     assert memo is not None
     assert memo.memory.pending_since == NOW + 2
     assert [change.delta for change in memo.memory.changes] == [1]
+
+
+async def test_a_lead_that_was_lost_and_won_between_two_ticks_heeds_who_led_meanwhile() -> None:
+    """Its own memory is of before, and must not go out over the other's words."""
+    resource, lease = Resource(), Lease()
+    life = Life(resource, lease)
+    await life.ticks(0, 20)
+    assert resource.scaled == [2]
+    other = Life(resource, lease)
+    other.seen = local(2)
+    await other.ticks(20, 40)
+    resource.replicas, left = 5, lease.memo
+    lease.terms += 1
+    life.seen = local(5)
+    await life.ticks(62, 2)
+    before, memo = read(left), read(lease.memo)
+    assert before is not None
+    assert memo is not None
+    assert before.memory.changes == memo.memory.changes[:-1], "what happened under the other"
+    assert memo.memory.changes[-1].delta == 3
+
+
+async def test_a_tick_that_a_new_term_overtakes_leaves_no_memo() -> None:
+    """It read and decided by what was known before the other one led."""
+    resource, lease = Resource(), Lease()
+    life = Life(resource, lease)
+    await life.ticks(0, 2)
+
+    async def lose_and_win() -> LocalSignals:
+        lease.memo, lease.terms = "the other's", lease.terms + 1
+        return HUNGRY
+
+    life.autoscaler._local_signals = lose_and_win
+    await life.ticks(2, 2)
+    assert lease.memo == "the other's"
 
 
 async def test_reversals_of_earlier_leaders_are_not_counted_again() -> None:

@@ -152,3 +152,4 @@ async def test_a_leader_that_stops_leaves_its_latest_memo() -> None:
         await second.release()
         await first.step()
         assert first.memo == "newer"
+        assert (first.terms, second.terms) == (2, 1)
