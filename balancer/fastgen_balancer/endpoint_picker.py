@@ -1,8 +1,13 @@
-"""Answers other people's gateways: where to, by the endpoint-picker protocol."""
+"""Answers other people's gateways: where to, by the endpoint-picker protocol.
+
+A gateway is not ours, and may be broken or worse. What it asks costs memory within bounds; what it
+tells of answers ends its own requests in the books, and is no evidence of anything else. The
+replicas count how its requests end.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
@@ -12,15 +17,17 @@ from fastgen_api.names import Header
 from fastgen_balancer import endpoint_picker_messages as protocol
 from fastgen_balancer.account import Sent
 from fastgen_balancer.dispatch import Answer, Held, Placed
-from fastgen_balancer.endpoint_picker_exchange import GatewayExchange, entry_of
+from fastgen_balancer.endpoint_picker_exchange import GatewayExchange
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
 from fastgen_balancer.estimate import Size
 from fastgen_balancer.exchange import fields_of, number_of
 from fastgen_balancer.fleet import Fleet
-from fastgen_balancer.metrics import Metrics
-from fastgen_balancer.outcome import is_failure, is_success, outcome_of
+from fastgen_balancer.incoming import Incoming
 from fastgen_balancer.pick import Refusal, pick
 from fastgen_balancer.reception import Reception, ask_for_patience
+
+MAX_BODY_BYTES_HELD: Final = 128 * 1024 * 1024
+"""Of the bodies of all gateways' requests that are not placed yet: they lie in this process."""
 
 
 class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
@@ -30,15 +37,15 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         self,
         reception: Reception,
         fleet: Fleet,
-        metrics: Metrics,
         clock: Callable[[], float],
         rng: Random,
     ) -> None:
         self._reception = reception
         self._fleet = fleet
-        self._metrics = metrics
         self._clock = clock
         self._rng = rng
+        self._held_bytes = 0
+        """Sum of all exchanges' `held_bytes`."""
 
     async def Process(  # noqa: N802
         self,
@@ -47,16 +54,19 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
     ) -> AsyncIterator[messages.ProcessingResponse]:
         exchange: GatewayExchange | None = None
         try:
-            async for message in request_iterator:
+            async for message in Incoming[messages.ProcessingRequest](context):
                 if exchange is None and message.HasField("request_headers"):
                     exchange = self._begin(message)
                 if exchange is None or exchange.refused:
                     continue
-                async for answer in self._answer(exchange, message):
+                answers = self._answer(exchange, message)
+                del message
+                async for answer in answers:
                     yield answer
         finally:
             if exchange is not None:
-                self._end(exchange)
+                self._let_go(exchange)
+                self._reception.end(exchange, well=False)
 
     def _begin(self, message: messages.ProcessingRequest) -> GatewayExchange:
         headers = fields_of(message.request_headers.headers)
@@ -106,9 +116,18 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             else:
                 yield messages.ProcessingResponse(request_body=messages.BodyResponse())
             return
+        if self._held_bytes + len(part.body) > MAX_BODY_BYTES_HELD:
+            self._let_go(exchange)
+            yield self._refuse(exchange, Refusal.FULL)
+            return
         exchange.body += part.body
+        exchange.held_bytes += len(part.body)
+        self._held_bytes += len(part.body)
+        ends = part.end_of_stream
+        # The message has the bytes as well.
+        del part
         # One that is too long is refused before it is whole.
-        if part.end_of_stream or not duplex or len(exchange.body) > MAX_BODY_BYTES:
+        if ends or not duplex or len(exchange.body) > MAX_BODY_BYTES:
             async for answer in self._place_read(exchange, ends=True):
                 yield answer
 
@@ -129,16 +148,22 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         body = bytes(exchange.body)
         exchange.body.clear()
         refusal = self._reception.read(exchange, body)
+        if not duplex:
+            # The gateway has it: a request may wait for long, its body need not do so here.
+            body = b""
+            self._let_go(exchange)
         async for answer in self._place(exchange, refusal, in_body=not duplex):
             yield answer
         if duplex and exchange.placed:
             for piece in protocol.request_pieces(body, ends=ends):
                 yield piece
+        self._let_go(exchange)
 
     async def _place(
         self, exchange: GatewayExchange, refusal: Refusal | None, *, in_body: bool
     ) -> AsyncIterator[messages.ProcessingResponse]:
         answer = refusal or self._offer(exchange)
+        waited = {}
         if isinstance(answer, Held):
             seconds = self._reception.patience(exchange, answer)
             # In full duplex there is nothing that the gateway would wait for.
@@ -149,19 +174,28 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
                     self._reception.abandon(exchange, answer)
                     raise
             answer = await self._reception.wait(exchange, answer, seconds)
+            waited = self._reception.waited(exchange)
         if isinstance(answer, Refusal):
-            exchange.refused = True
-            yield self._reception.refuse(exchange, answer)
+            yield self._refuse(exchange, answer)
             return
         tried = self._reception.send(exchange, answer)
         found = (
             protocol.address_in(each, exchange.subset, is_grpc=exchange.is_grpc) for each in tried
         )
+        # Without our word of a wait the replica counts the request however it ends.
         yield protocol.destination(
-            [address for address in found if address is not None],
-            self._reception.waited(exchange),
-            in_body=in_body,
+            [address for address in found if address is not None], waited, in_body=in_body
         )
+
+    def _refuse(self, exchange: GatewayExchange, refusal: Refusal) -> messages.ProcessingResponse:
+        exchange.refused = True
+        return self._reception.refuse(exchange, refusal)
+
+    def _let_go(self, exchange: GatewayExchange) -> None:
+        """Of the body, which is refused, or on its way, or somebody else's to keep."""
+        self._held_bytes -= exchange.held_bytes
+        exchange.held_bytes = 0
+        exchange.body.clear()
 
     def _offer(self, exchange: GatewayExchange) -> Answer:
         if exchange.subset is None:
@@ -181,7 +215,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         if isinstance(answer, Refusal):
             return answer
         if request.generates:
-            sent = Sent(exchange.id, request.tokens, self._clock())
+            sent = Sent(exchange.id, request.tokens, self._clock(), request.witnessed)
             self._fleet.send(answer.order[0], sent)
         return Placed(tuple(allowed[name] for name in answer.order))
 
@@ -195,7 +229,6 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             self._reception.first_byte(exchange, headers, self._server(exchange, headers))
             return messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         if kind == "response_trailers":
-            exchange.end_answer(fields_of(message.response_trailers.trailers))
             return messages.ProcessingResponse(response_trailers=messages.TrailersResponse())
         if protocol.is_duplex(exchange.response_body_mode):
             return protocol.response_piece(message.response_body)
@@ -207,18 +240,6 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             if exchange.served in (endpoint.http_address, endpoint.grpc_address):
                 return endpoint.name
         return headers.get(Header.REPLICA)
-
-    def _end(self, exchange: GatewayExchange) -> None:
-        entry = entry_of(exchange, self._clock())
-        well = entry is not None and is_success(entry)
-        picked = self._reception.end(exchange, well=well)
-        if entry is None:
-            return
-        outcome = outcome_of(entry)
-        if outcome is not None:
-            self._metrics.ended(outcome)
-        if picked is not None and exchange.served is not None:
-            self._fleet.answered(picked, well=not is_failure(entry))
 
 
 async def _one(

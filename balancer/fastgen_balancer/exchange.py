@@ -1,7 +1,7 @@
 """One request on its way, as a proxy tells of it."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 
@@ -19,6 +19,8 @@ UNREAD: Final = Size(0)
 class Exchange:
     """One request on its way."""
 
+    witnessed: ClassVar[bool] = True
+    """Whether our own Envoy tells what becomes of it, and so more than of itself."""
     id: str
     """Under which we count it."""
     method: str
@@ -30,6 +32,8 @@ class Exchange:
     client_id: str | None = None
     """The request's id, when the client has named a sound one."""
     size: Size = UNREAD
+    body_bytes: int = 0
+    """As they were sent: what the proxy holds."""
     keys: PromptKeys | None = None
     once: bool = False
     """Whether it may be tried at one endpoint only: it was there when a replica crashed."""

@@ -13,6 +13,7 @@ from fastgen_balancer.dispatch import Held, Placed
 from fastgen_balancer.envoy_listener import METADATA
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
 from fastgen_balancer.exchange import Exchange, fields_of, own_id
+from fastgen_balancer.incoming import Incoming
 from fastgen_balancer.pick import Refusal
 from fastgen_balancer.reception import Reception, ask_for_patience
 from fastgen_balancer.refusal import header_mutation
@@ -34,7 +35,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
     ) -> AsyncIterator[messages.ProcessingResponse]:
         exchange: Exchange | None = None
         try:
-            async for message in request_iterator:
+            async for message in Incoming[messages.ProcessingRequest](context):
                 kind = message.WhichOneof("request")
                 if kind == "request_headers":
                     exchange = self._begin(message.request_headers)

@@ -61,7 +61,6 @@ class Picker:
         )
         self.dispatcher.hold_seconds = settings.hold_seconds
         self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
-        self._metrics = metrics
         metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
         metrics.gauge(
             Metric.IN_FLIGHT_REQUESTS,
@@ -88,7 +87,7 @@ class Picker:
 
     def endpoint_picker(self) -> EndpointPicker:
         """What answers gateways; endpoints, load and queue are those of our own Envoy."""
-        return EndpointPicker(self._reception, self.fleet, self._metrics, time.monotonic, Random())
+        return EndpointPicker(self._reception, self.fleet, time.monotonic, Random())
 
     def begin_with_known(self) -> None:
         """Starts from what the last picker of this pod knew."""

@@ -34,7 +34,8 @@ E = TypeVar("E", bound=Exchange)
 class Reception:
     """Books each request with the queue, the fleet, the quarantine and the metrics.
 
-    It learns the tokens per byte, so that all proxies' requests are sized alike.
+    It learns the tokens per byte. What a gateway tells of answers is believed of its own requests
+    alone: it moves no endpoint's health, no other request's size, and acquits no prompt.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class Reception:
         self._metrics = metrics
         self._clock = clock
         self._settings = settings
-        self._tokens_per_byte = estimate.FIRST_TOKENS_PER_BYTE
+        # Of those with our own Envoy as a witness, and of gateways': they size their own alone.
+        self._tokens_per_byte = dict.fromkeys((True, False), estimate.FIRST_TOKENS_PER_BYTE)
         # Ids differ from those of a predecessor, whose log entries may still come.
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count()
@@ -73,6 +75,7 @@ class Reception:
     def read(self, exchange: Exchange, body: bytes) -> Refusal | None:
         """Notes the size and keys of a whole request, or says why it goes nowhere."""
         exchange.began_at = self._clock()
+        exchange.body_bytes = len(body)
         if len(body) > MAX_BODY_BYTES:
             return Refusal.TOO_LARGE
         try:
@@ -96,10 +99,17 @@ class Reception:
 
     def request(self, exchange: Exchange) -> Request:
         """What picking needs to know of it."""
-        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
+        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte[exchange.witnessed])
         keys = exchange.keys if self._settings().prefers_prefix else None
         opening = keys.opening if keys else None
-        return Request(exchange.generates, tokens, opening, exchange.deadline)
+        return Request(
+            exchange.generates,
+            tokens,
+            opening,
+            exchange.deadline,
+            exchange.body_bytes,
+            exchange.witnessed,
+        )
 
     def offer(self, exchange: Exchange) -> Answer:
         """Judges the request, and places it, holds it, or refuses it."""
@@ -188,16 +198,16 @@ class Reception:
             self._metrics.first_byte(self._clock() - exchange.began_at)
         tokens = headers.get(Header.PROMPT_TOKENS, "")
         if tokens.isdecimal():
-            self._tokens_per_byte = estimate.learn(
-                self._tokens_per_byte, exchange.size, int(tokens)
+            kind = exchange.witnessed
+            self._tokens_per_byte[kind] = estimate.learn(
+                self._tokens_per_byte[kind], exchange.size, int(tokens)
             )
 
-    def end(self, exchange: Exchange, *, well: bool) -> str | None:
-        """Books the end of a request; returns where it was, None when it is not known."""
-        name = self._fleet.end(exchange.id)
+    def end(self, exchange: Exchange, *, well: bool) -> None:
+        """Books the end of a request."""
+        self._fleet.end(exchange.id)
         self._quarantine.ended(exchange.id, well=well)
         self._dispatcher.pump()
-        return name
 
 
 def ask_for_patience(seconds: float) -> messages.ProcessingResponse:

@@ -1,12 +1,11 @@
 """What our own Envoy's requests and those of gateways have in common, and the books of both."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
 
 import pytest
-from balancer_books import Clock, fleet_of, report
+from balancer_books import Clock, Told, fleet_of, report
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from prometheus_client import CollectorRegistry
 
@@ -186,11 +185,6 @@ async def test_what_one_proxys_answers_teach_counts_for_all() -> None:
     assert desk.reception.request(desk.come()).tokens > before + 10
 
 
-async def _stream(*parts: messages.ProcessingRequest) -> AsyncIterator[messages.ProcessingRequest]:
-    for part in parts:
-        yield part
-
-
 def _headers(headers: dict[str, str], *, ends: bool) -> messages.ProcessingRequest:
     request = messages.ProcessingRequest()
     request.request_headers.end_of_stream = ends
@@ -204,9 +198,9 @@ async def test_a_generate_call_without_a_message_goes_nowhere(who: str) -> None:
     desk = Desk()
     service: Any = ExternalProcessor(desk.reception)
     if who == "a gateway":
-        service = EndpointPicker(desk.reception, desk.fleet, desk.metrics, desk.clock, Random(1))
-    stream = _stream(_headers(GRPC, ends=True))
-    (answer,) = [each async for each in service.Process(stream, None)]
+        service = EndpointPicker(desk.reception, desk.fleet, desk.clock, Random(1))
+    told = Told(_headers(GRPC, ends=True))
+    (answer,) = [each async for each in service.Process(None, told)]
     assert answer.immediate_response.grpc_status.status == 3
     assert desk.count(Metric.PICKS, result="malformed") == 1
     assert desk.fleet.in_flight == 0
