@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from fastgen_balancer.account import Sent
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import Fleet
-from fastgen_balancer.pick import Refusal, Request, pick
+from fastgen_balancer.pick import Candidate, Refusal, Request, pick
 from fastgen_balancer.turnover import Turnover, retry_after_seconds, wait_seconds
 
 EMPTY_GRACE_SECONDS: Final = 2.0
@@ -105,6 +105,19 @@ class Dispatcher:
             self._on_wait()
         return held
 
+    def offer_at(self, request_id: str, request: Request, name: str) -> Placed | Refusal:
+        """Places a suspect where its like runs, whoever waits; one that finds no room goes away.
+
+        Held, it would keep everybody waiting until there is room at the one endpoint. Where that
+        one takes nothing any more, it is offered as any other.
+        """
+        there = [each for each in self._fleet.candidates() if each.name == name]
+        if not there:
+            answer = self._place(request_id, request)
+        else:
+            answer = self._send(request_id, request, there)
+        return Refusal.UNDECIDED if isinstance(answer, Refusal) else answer
+
     def retry_after_seconds(self) -> int:
         """When a request that was refused for want of room should come again."""
         return retry_after_seconds(self.queued, self._turnover.rate(self._clock()), self._rng)
@@ -171,8 +184,11 @@ class Dispatcher:
             return False
         return since is not None and self._clock() - since >= EMPTY_GRACE_SECONDS
 
-    def _send(self, request_id: str, request: Request) -> Placed | Refusal:
-        answer = pick(self._fleet.candidates(), request, self._rng)
+    def _send(
+        self, request_id: str, request: Request, among: list[Candidate] | None = None
+    ) -> Placed | Refusal:
+        candidates = self._fleet.candidates() if among is None else among
+        answer = pick(candidates, request, self._rng)
         if answer is not Refusal.NO_ENDPOINTS:
             self._empty_since = None
         elif self._empty_since is None:

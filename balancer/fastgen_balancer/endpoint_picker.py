@@ -90,7 +90,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             return self._take_body(exchange, message.request_body)
         if kind == "request_trailers":
             return self._take_trailers(exchange)
-        return _one(self._take_response(exchange, message, kind))
+        return self._take_response(exchange, message, kind)
 
     async def _take_headers(
         self, exchange: GatewayExchange, *, ends: bool
@@ -209,6 +209,10 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             for each in self._fleet.endpoints
             if protocol.address_in(each, subset, is_grpc=exchange.is_grpc) is not None
         }
+        if (trial := self._reception.trial(exchange)) is not None:
+            if trial not in allowed:
+                return Refusal.UNDECIDED
+            allowed = {trial: allowed[trial]}
         candidates = [each for each in self._fleet.candidates() if each.name in allowed]
         request = self._reception.request(exchange)
         answer = pick(candidates, request, self._rng)
@@ -219,20 +223,21 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             self._fleet.send(answer.order[0], sent)
         return Placed(tuple(allowed[name] for name in answer.order))
 
-    def _take_response(
+    async def _take_response(
         self, exchange: GatewayExchange, message: messages.ProcessingRequest, kind: str | None
-    ) -> messages.ProcessingResponse:
+    ) -> AsyncIterator[messages.ProcessingResponse]:
         if kind == "response_headers":
             headers = fields_of(message.response_headers.headers)
             exchange.served = protocol.served_of(message)
             exchange.begin_answer(headers)
-            self._reception.first_byte(exchange, headers, self._server(exchange, headers))
-            return messages.ProcessingResponse(response_headers=messages.HeadersResponse())
-        if kind == "response_trailers":
-            return messages.ProcessingResponse(response_trailers=messages.TrailersResponse())
-        if protocol.is_duplex(exchange.response_body_mode):
-            return protocol.response_piece(message.response_body)
-        return messages.ProcessingResponse(response_body=messages.BodyResponse())
+            await self._reception.answered(exchange, headers, self._server(exchange, headers))
+            yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
+        elif kind == "response_trailers":
+            yield messages.ProcessingResponse(response_trailers=messages.TrailersResponse())
+        elif protocol.is_duplex(exchange.response_body_mode):
+            yield protocol.response_piece(message.response_body)
+        else:
+            yield messages.ProcessingResponse(response_body=messages.BodyResponse())
 
     def _server(self, exchange: GatewayExchange, headers: dict[str, str]) -> str | None:
         """Name of the replica that answers, by the gateway's word, else by its own."""
@@ -240,9 +245,3 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             if exchange.served in (endpoint.http_address, endpoint.grpc_address):
                 return endpoint.name
         return headers.get(Header.REPLICA)
-
-
-async def _one(
-    answer: messages.ProcessingResponse,
-) -> AsyncIterator[messages.ProcessingResponse]:
-    yield answer

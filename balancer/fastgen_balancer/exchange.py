@@ -35,6 +35,8 @@ class Exchange:
     body_bytes: int = 0
     """As they were sent: what the proxy holds."""
     keys: PromptKeys | None = None
+    form: bytes = b""
+    """Of the whole body: with all that is asked for beside the prompt."""
     once: bool = False
     """Whether it may be tried at one endpoint only: it was there when a replica crashed."""
     placed: bool = False

@@ -56,7 +56,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         headers = fields_of(message.response_headers.headers)
                         exchange.begin_answer(headers)
                         replica = headers.get(Header.REPLICA)
-                        self._reception.first_byte(exchange, headers, replica)
+                        await self._reception.answered(exchange, headers, replica)
                     yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         finally:
             # Of a client that left this early, the access log need not know the pick. Once the

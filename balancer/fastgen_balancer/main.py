@@ -21,6 +21,7 @@ from fastgen_balancer.endpoints import Endpoint, parse_static
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
 from fastgen_balancer.envoy_security import TLS_FILE, Security, tls_resource
+from fastgen_balancer.peers import Peer, parse_peer
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
 
 app = typer.Typer(
@@ -37,6 +38,10 @@ ApiKeys = Annotated[
 Static = Annotated[
     list[str] | None,
     typer.Option(help="A replica, HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes."),
+]
+StaticPeer = Annotated[
+    list[str] | None,
+    typer.Option(help="Another balancer's peers port, HOST:PORT; only with --static."),
 ]
 SettleSeconds = Annotated[
     float | None,
@@ -98,6 +103,7 @@ def picker(
     deployment: Annotated[str, typer.Option(help="Name of the FastGenDeployment.")] = "",
     namespace: Annotated[str, typer.Option(help="Its namespace.")] = "",
     static: Static = None,
+    static_peer: StaticPeer = None,
     prometheus_url: Annotated[
         str | None, typer.Option(help="Where the autoscaler reads metrics; not with --static.")
     ] = None,
@@ -111,7 +117,7 @@ def picker(
         int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
     ] = None,
     peers_port: Annotated[
-        int | None, typer.Option(help="For the deployment's other balancer pods; default: none.")
+        int | None, typer.Option(help="For the other balancers of these replicas; default: none.")
     ] = None,
     max_wait_seconds: Annotated[
         float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
@@ -145,8 +151,10 @@ def picker(
         bool(endpoints),
         {"--deployment": deployment, "--namespace": namespace},
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
-        {"--prometheus-url": prometheus_url, "--peers-port": peers_port},
+        {"--prometheus-url": prometheus_url},
     )
+    if static_peer and not endpoints:
+        raise typer.BadParameter("the API server says it", param_hint="--static-peer")
     if endpoint_picker_tls is not None and endpoint_picker_port is None:
         raise typer.BadParameter(
             "it is needed with --endpoint-picker-tls", param_hint="--endpoint-picker-port"
@@ -163,6 +171,7 @@ def picker(
         settle_seconds=(0.0 if endpoints else 5.0) if settle_seconds is None else settle_seconds,
         settings=static_settings(max_queued_requests, drain_seconds, max_wait_seconds),
         static=endpoints,
+        static_peers=_static_peers(static_peer or []),
         prometheus_url=prometheus_url,
         api_keys=api_keys,
         endpoint_picker_port=endpoint_picker_port,
@@ -187,6 +196,13 @@ def _static_endpoints(texts: list[str]) -> tuple[Endpoint, ...]:
         return tuple(parse_static(text) for text in texts)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--static") from error
+
+
+def _static_peers(texts: list[str]) -> tuple[Peer, ...]:
+    try:
+        return tuple(parse_peer(text) for text in texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--static-peer") from error
 
 
 def _check_mode(

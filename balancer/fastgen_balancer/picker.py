@@ -20,6 +20,7 @@ from fastgen_balancer.fleet import Events, Fleet
 from fastgen_balancer.load import LoadPoller
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.quarantine import Quarantine
+from fastgen_balancer.quarantine_share import Share
 from fastgen_balancer.reception import Reception
 from fastgen_balancer.settings import Settings
 from fastgen_balancer.signals import LocalSignals
@@ -77,9 +78,11 @@ class Picker:
             "Prompts that are refused since they were there when replicas crashed.",
             lambda: self.quarantine.convicted,
         )
+        self.share = Share({identity.deployment: self.quarantine}, clock)
         self._reception = Reception(
             self.dispatcher, self.fleet, self.quarantine, metrics, clock, lambda: self.settings
         )
+        self._reception.spread = self.share.spread
         self.processor = ExternalProcessor(self._reception)
         self.access_log = AccessLog(self.fleet, self.dispatcher, self.quarantine, metrics)
         self.has_synced = False

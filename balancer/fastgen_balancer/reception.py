@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
@@ -22,9 +22,11 @@ from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
 from fastgen_balancer.pick import Refusal, Request
-from fastgen_balancer.quarantine import Quarantine, Verdict
+from fastgen_balancer.prompt import form_of
+from fastgen_balancer.quarantine import Quarantine
 from fastgen_balancer.refusal import immediate_response
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
+from fastgen_balancer.suspicion import Verdict
 
 HOLD_MARGIN_SECONDS: Final = 1.0
 
@@ -54,6 +56,8 @@ class Reception:
         self._clock = clock
         self._settings = settings
         # Of those with our own Envoy as a witness, and of gateways': they size their own alone.
+        self.spread: Callable[[], Awaitable[None]] = _nobody
+        """Returns when other pods know of a failure that a client is about to be told."""
         self._tokens_per_byte = dict.fromkeys((True, False), estimate.FIRST_TOKENS_PER_BYTE)
         # Ids differ from those of a predecessor, whose log entries may still come.
         self._prefix = secrets.token_hex(4)
@@ -84,7 +88,7 @@ class Reception:
             return Refusal.MALFORMED
         except TooLargeBodyError:
             return Refusal.TOO_LARGE
-        exchange.size, exchange.keys = reading.size, reading.keys
+        exchange.size, exchange.keys, exchange.form = reading.size, reading.keys, form_of(body)
         return None
 
     def judge(self, exchange: Exchange) -> Refusal | None:
@@ -113,8 +117,18 @@ class Reception:
 
     def offer(self, exchange: Exchange) -> Answer:
         """Judges the request, and places it, holds it, or refuses it."""
-        refusal = self.judge(exchange)
-        return refusal or self._dispatcher.offer(exchange.id, self.request(exchange))
+        if (refusal := self.judge(exchange)) is not None:
+            return refusal
+        request = self.request(exchange)
+        if (name := self.trial(exchange)) is not None:
+            return self._dispatcher.offer_at(exchange.id, request, name)
+        return self._dispatcher.offer(exchange.id, request)
+
+    def trial(self, exchange: Exchange) -> str | None:
+        """The one endpoint that a suspect may go to, since its like runs there; None: any."""
+        if not exchange.once or exchange.keys is None:
+            return None
+        return self._quarantine.trial(exchange.keys.whole)
 
     def patience(self, exchange: Exchange, held: Held) -> float:
         """Longest stay in the queue, seconds."""
@@ -138,11 +152,18 @@ class Reception:
         except (asyncio.CancelledError, GeneratorExit):
             self.abandon(exchange, held)
             raise
-        if isinstance(answer, Placed) and (refusal := self.judge(exchange)) is not None:
-            # Another client's same prompt has crashed replicas meanwhile.
-            self._fleet.end(exchange.id)
-            self._dispatcher.pump()
-            return refusal
+        return self._judge_again(exchange, answer) if isinstance(answer, Placed) else answer
+
+    def _judge_again(self, exchange: Exchange, placed: Placed) -> Placed | Refusal:
+        """After a wait: another client's same prompt may have crashed replicas meanwhile."""
+        answer: Placed | Refusal = self.judge(exchange) or placed
+        name = self.trial(exchange)
+        if isinstance(answer, Placed) and name in (None, placed.endpoints[0].name):
+            return answer
+        self._fleet.end(exchange.id)
+        if isinstance(answer, Placed) and name is not None:
+            answer = self._dispatcher.offer_at(exchange.id, self.request(exchange), name)
+        self._dispatcher.pump()
         return answer
 
     def abandon(self, exchange: Exchange, held: Held) -> None:
@@ -175,12 +196,20 @@ class Reception:
         tried = placed.endpoints[:1] if exchange.once else placed.endpoints
         if exchange.keys is not None:
             names = tuple(endpoint.name for endpoint in tried)
-            self._quarantine.sent(exchange.id, exchange.keys.whole, names)
+            self._quarantine.sent(exchange.id, exchange.keys.whole, names, exchange.form)
         return tried
 
     def waited(self, exchange: Exchange) -> dict[str, str]:
         """The header by which the replica knows how long the request has been here already."""
         return {Header.WAITED: str(round((self._clock() - exchange.began_at) * 1000))}
+
+    async def answered(
+        self, exchange: Exchange, headers: dict[str, str], replica: str | None
+    ) -> None:
+        """As `first_byte`; of a failure all pods know before the client, who may come again."""
+        self.first_byte(exchange, headers, replica)
+        if exchange.generates and exchange.is_unavailable and replica is None:
+            await self.spread()
 
     def first_byte(self, exchange: Exchange, headers: dict[str, str], replica: str | None) -> None:
         """Books the beginning of an answer; `replica`: the name of who answers, where known."""
@@ -208,6 +237,10 @@ class Reception:
         self._fleet.end(exchange.id)
         self._quarantine.ended(exchange.id, well=well)
         self._dispatcher.pump()
+
+
+async def _nobody() -> None:
+    """There is no other pod."""
 
 
 def ask_for_patience(seconds: float) -> messages.ProcessingResponse:

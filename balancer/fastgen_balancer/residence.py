@@ -71,6 +71,7 @@ async def live_in_cluster(
             group.create_task(
                 follow(client, Pod, identity.namespace, peers.changed, labels=_balancers(identity))
             )
+            group.create_task(picker.share.run(peers))
             group.create_task(waker.run())
             group.create_task(_scale(client, picker, identity, pod, signals, prometheus_url, alarm))
     finally:

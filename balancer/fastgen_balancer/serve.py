@@ -20,7 +20,7 @@ from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
-from fastgen_balancer.peers import load_of
+from fastgen_balancer.peers import Peer, Peers, load_of
 from fastgen_balancer.picker import Identity, Picker
 from fastgen_balancer.settings import Settings
 from fastgen_balancer.wake import Alarm
@@ -48,6 +48,8 @@ class Options:
     settings: Settings
     static: tuple[Endpoint, ...]
     prometheus_url: str | None
+    static_peers: tuple[Peer, ...] = ()
+    """Other balancers of the static endpoints."""
     api_keys: Path | None = None
     """The mounted Secret with the keys that Envoy asks for."""
     endpoint_picker_port: int | None = None
@@ -78,7 +80,7 @@ async def serve(options: Options) -> None:
         webs.append(_web_server(alone, options.http_host, options.metrics_port))
     alarm = Alarm()
     if options.peers_port is not None:
-        app = peers_app(lambda: load_of(picker.signals()), alarm.ring)
+        app = peers_app(lambda: load_of(picker.signals()), alarm.ring, picker.share)
         webs.append(_web_server(app, options.http_host, options.peers_port))
     tasks = [
         *(asyncio.create_task(web.serve(), name="http") for web in webs),
@@ -90,6 +92,9 @@ async def serve(options: Options) -> None:
         tasks.append(asyncio.create_task(file.follow(), name="api keys"))
     if options.static:
         picker.set_endpoints(options.static)
+        if options.static_peers:
+            task = _share_with(picker, options.static_peers)
+            tasks.append(asyncio.create_task(task, name="peers"))
     else:
         # Only here: outside Kubernetes its client is not needed.
         from fastgen_balancer.residence import live_in_cluster
@@ -119,6 +124,11 @@ async def serve(options: Options) -> None:
             await gateway_server.stop(0)
         await grpc_server.stop(0)
         await admin.close()
+
+
+async def _share_with(picker: Picker, peers: tuple[Peer, ...]) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        await picker.share.run(Peers(http, "", peers))
 
 
 async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:

@@ -11,7 +11,8 @@ from starlette.routing import Route
 
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.envoy_admin import EnvoyAdmin
-from fastgen_balancer.peers import LOAD_PATH, WAKE_PATH, BalancerLoad
+from fastgen_balancer.peers import LOAD_PATH, QUARANTINE_PATH, WAKE_PATH, BalancerLoad
+from fastgen_balancer.quarantine_share import Share
 
 
 def web_app(
@@ -53,10 +54,13 @@ def metrics_app(registries: Callable[[], Sequence[CollectorRegistry]]) -> Starle
     return _app([_metrics(registries)])
 
 
-def peers_app(load: Callable[[], BalancerLoad], wake: Callable[[], None]) -> Starlette:
-    """For the deployment's other balancer pods: `/load`, and `/wake` for the leader.
+def peers_app(
+    load: Callable[[], BalancerLoad], wake: Callable[[], None], share: Share
+) -> Starlette:
+    """For the deployment's other balancer pods: `/load`, `/quarantine`, and `/wake` for the leader.
 
-    Neither can do harm: a leader that is woken looks again and decides as it would have anyway.
+    None can do harm: a leader that is woken looks again and decides as it would have anyway, and
+    who is called for news of crashes reads them from the pods that it knows.
     """
 
     async def tell(_: Request) -> Response:
@@ -66,7 +70,21 @@ def peers_app(load: Callable[[], BalancerLoad], wake: Callable[[], None]) -> Sta
         wake()
         return Response(status_code=202)
 
-    return _app([Route(LOAD_PATH, tell), Route(WAKE_PATH, be_woken, methods=["POST"])])
+    async def tell_crashes(_: Request) -> Response:
+        return Response(share.knowledge(), media_type="application/json")
+
+    async def be_called(request: Request) -> Response:
+        await share.heed(request.client.host if request.client else None)
+        return Response(status_code=202)
+
+    return _app(
+        [
+            Route(LOAD_PATH, tell),
+            Route(WAKE_PATH, be_woken, methods=["POST"]),
+            Route(QUARANTINE_PATH, tell_crashes),
+            Route(QUARANTINE_PATH, be_called, methods=["POST"]),
+        ]
+    )
 
 
 def _metrics(registries: Callable[[], Sequence[CollectorRegistry]]) -> Route:

@@ -20,9 +20,10 @@ from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.health import FAILURES_TO_EJECT
 from fastgen_balancer.metrics import Metrics
-from fastgen_balancer.quarantine import Quarantine, Verdict
+from fastgen_balancer.quarantine import Quarantine
 from fastgen_balancer.reception import Reception
 from fastgen_balancer.settings import Settings
+from fastgen_balancer.suspicion import Verdict
 
 BODY = b'{"prompt": "once upon a time", "max_tokens": 5}'
 DUPLEX, BUFFERED = ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.BUFFERED

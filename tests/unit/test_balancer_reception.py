@@ -19,6 +19,7 @@ from fastgen_balancer.pick import Refusal
 from fastgen_balancer.quarantine import Quarantine
 from fastgen_balancer.reception import Reception
 from fastgen_balancer.settings import Settings
+from fastgen_balancer.suspicion import FIRST_SENTENCE_SECONDS
 
 HEADERS = {":method": "POST", ":path": "/v1/completions"}
 GRPC = {
@@ -122,7 +123,7 @@ async def test_a_prompt_that_is_convicted_while_it_waits_gives_its_place_back() 
     refused = desk.reception.refuse(again, Refusal.QUARANTINED).immediate_response
     assert refused.status.code == 422
     headers = {each.header.key: each.header.raw_value for each in refused.headers.set_headers}
-    assert int(headers["retry-after"]) == 60
+    assert int(headers["retry-after"]) == FIRST_SENTENCE_SECONDS
 
 
 @pytest.mark.parametrize(
