@@ -103,8 +103,6 @@ class Peers:
         self._http = http
         self._own = own
         self._known = known
-        self.own_ends: bool | None = None
-        """Whether this pod is being deleted; None: not known."""
 
     @property
     def known(self) -> tuple[Peer, ...]:
@@ -112,10 +110,7 @@ class Peers:
 
     def changed(self, objects: Mapping[str, Any]) -> None:
         """All balancer pods of the deployment, by name, as the API server tells of them."""
-        pods = {name: each.to_dict() for name, each in objects.items()}
-        self._known = peers_of(pods.values(), self._own)
-        own = pods.get(self._own)
-        self.own_ends = None if own is None else bool(own["metadata"].get("deletionTimestamp"))
+        self._known = peers_of((each.to_dict() for each in objects.values()), self._own)
 
     async def get(self, peer: Peer, path: str) -> bytes:
         """Raises httpx2.HTTPError and TimeoutError."""

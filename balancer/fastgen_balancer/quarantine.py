@@ -132,10 +132,13 @@ class Quarantine:
 
     def failed(self, request_id: str) -> None:
         """Notes that no replica has answered, or not to the end: soon it is known why."""
-        if (flight := self._flights.get(request_id)) is not None:
-            self._undecided[flight.key] = self._clock() + UNDECIDED_SECONDS
-            _trim(self._undecided)
-            self.on_news()
+        flight = self._flights.get(request_id)
+        if flight is None or (flight.answered_by is not None and self._fell(flight)):
+            # The crash was noticed before the end was told: there is nothing left to decide.
+            return
+        self._undecided[flight.key] = self._clock() + UNDECIDED_SECONDS
+        _trim(self._undecided)
+        self.on_news()
 
     def ended(self, request_id: str, *, well: bool) -> None:
         """Notes the end of a request; a good one clears its prompt, unless a crash follows."""

@@ -86,6 +86,7 @@ async def serve(options: Options) -> None:
         *(asyncio.create_task(web.serve(), name="http") for web in webs),
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
+        asyncio.create_task(drain.undo_abandoned(), name="recover"),
     ]
     if options.api_keys is not None:
         file = ApiKeyFile(options.api_keys, options.directory)
@@ -108,7 +109,7 @@ async def serve(options: Options) -> None:
     try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
-        await drain.run()
+        await drain.run(is_last=True)
         if gateway_server is not None:
             # Of their streams Envoy, and so the drain, knows nothing.
             await gateway_server.stop(picker.settings.drain_seconds)
@@ -189,10 +190,7 @@ async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
     if not await admin.is_draining():
         return
     log.warning("Envoy has drained and starts anew")
-    with contextlib.suppress(httpx2.HTTPError):
-        with contextlib.suppress(TimeoutError):
-            await drain.wait_for_streams()
-        await admin.quit()
+    await drain.restart_envoy()
 
 
 def _web_server(app: Starlette, host: str, port: int) -> "_WebServer":

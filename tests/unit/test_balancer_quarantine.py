@@ -249,6 +249,12 @@ def test_a_stream_that_broke_leaves_its_prompt_undecided_until_its_crash_is_noti
     clock.now += 0.2
     quarantine.crashed("a")
     assert quarantine.verdict(POISON) is Verdict.SUSPECT
+    # Another one's end is told only now.
+    quarantine.sent("s", OTHER, ("b", "a"))
+    quarantine.answered("s", "b")
+    quarantine.crashed("b")
+    quarantine.failed("s")
+    assert quarantine.verdict(OTHER) is Verdict.SUSPECT
 
 
 suspicions = st.lists(st.tuples(NAMES, st.floats(0, 2000), st.binary(max_size=2)), max_size=6).map(
