@@ -17,7 +17,9 @@ BALANCER_MANAGER: Final = "fastgen-balancer"
 
 PAUSED_ANNOTATION: Final = f"{GROUP}/paused"
 MEMO_ANNOTATION: Final = f"{GROUP}/autoscaler-memo"
-"""On the autoscaler's Lease: what its leader remembers, for the next one. JSON, nobody else's."""
+"""On the Lease `memo_name`: what the autoscaler's leader remembers, for the next one. JSON."""
+DECIDED_ANNOTATION: Final = f"{GROUP}/autoscaler-decided"
+"""On the autoscaler's Lease: when its leader has decided last, seconds since the epoch."""
 
 DEPLOYMENT_LABEL: Final = f"{GROUP}/deployment"
 """Label of every child: the name of the FastGenDeployment that it belongs to.
@@ -79,6 +81,11 @@ def balancer_name(name: str) -> str:
     Also of the Lease of a deployment's autoscaler, which each deployment has for itself.
     """
     return f"{name}-balancer"
+
+
+def memo_name(deployment: str) -> str:
+    """Name of the Lease in which the leaders of a deployment's autoscaler leave their memory."""
+    return f"{balancer_name(deployment)}-memo"
 
 
 def replica_name(deployment: str) -> str:

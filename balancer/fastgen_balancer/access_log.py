@@ -53,6 +53,9 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
         if is_generation(entry.method, entry.path, entry.is_grpc):
             self._note_generation(member, entry)
         if entry.pick_id:
+            if entry.started_and_broke:
+                # Its replica may have crashed under it: soon that is known.
+                member.quarantine.failed(entry.pick_id)
             member.fleet.end(entry.pick_id)
             member.quarantine.ended(entry.pick_id, well=is_success(entry))
         return member

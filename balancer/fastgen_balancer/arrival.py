@@ -12,12 +12,13 @@ from fastgen_balancer import estimate
 from fastgen_balancer.choice import Unplaced, choose, named_by_header
 from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
-from fastgen_balancer.estimate import MalformedBodyError
+from fastgen_balancer.estimate import MalformedBodyError, TooLargeBodyError
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.member import Member
 from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.model_list import answer_of, immediate_answer
 from fastgen_balancer.pick import Refusal
+from fastgen_balancer.prompt import form_of
 from fastgen_balancer.refusal import immediate_response
 from fastgen_balancer.roster import Entry, Roster
 
@@ -72,13 +73,16 @@ class Arrivals:
     def read(self, exchange: Exchange, body: bytes) -> Refusal | None:
         """Notes a whole request's size, keys and member, or says why it goes nowhere."""
         exchange.began_at = self._clock()
+        exchange.body_bytes = len(body)
         if len(body) > MAX_BODY_BYTES:
             return Refusal.TOO_LARGE
         try:
             reading = estimate.read(body, is_grpc=exchange.is_grpc)
         except MalformedBodyError:
             return Refusal.MALFORMED
-        exchange.size, exchange.keys = reading.size, reading.keys
+        except TooLargeBodyError:
+            return Refusal.TOO_LARGE
+        exchange.size, exchange.keys, exchange.form = reading.size, reading.keys, form_of(body)
         return self.assign(exchange, reading.model)
 
     def assign(self, exchange: Exchange, model: str | None) -> Refusal | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import grpc
 
@@ -23,6 +23,8 @@ UNREAD: Final = Size(0)
 class Exchange:
     """One request on its way."""
 
+    witnessed: ClassVar[bool] = True
+    """Whether our own Envoy tells what becomes of it, and so more than of itself."""
     id: str
     """Under which we count it."""
     method: str
@@ -42,7 +44,11 @@ class Exchange:
     complaint: str = ""
     """Why it is nobody's."""
     size: Size = UNREAD
+    body_bytes: int = 0
+    """As they were sent: what the proxy holds."""
     keys: PromptKeys | None = None
+    form: bytes = b""
+    """Of the whole body: with all that is asked for beside the prompt."""
     once: bool = False
     """Whether it may be tried at one endpoint only: it was there when a replica crashed."""
     placed: bool = False

@@ -14,6 +14,7 @@ from fastgen_balancer.dispatch import Held, Placed
 from fastgen_balancer.envoy_listener import METADATA
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
 from fastgen_balancer.exchange import Exchange, fields_of, own_id
+from fastgen_balancer.incoming import Incoming
 from fastgen_balancer.member import Member
 from fastgen_balancer.pick import Refusal
 from fastgen_balancer.reception import ask_for_patience
@@ -38,7 +39,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
     ) -> AsyncIterator[messages.ProcessingResponse]:
         exchange: Exchange | None = None
         try:
-            async for message in request_iterator:
+            async for message in Incoming[messages.ProcessingRequest](context):
                 kind = message.WhichOneof("request")
                 if kind == "request_headers":
                     exchange = self._begin(message.request_headers)
@@ -63,7 +64,7 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         exchange.begin_answer(headers)
                         if exchange.member is not None:
                             replica = headers.get(Header.REPLICA)
-                            exchange.member.reception.first_byte(exchange, headers, replica)
+                            await exchange.member.reception.answered(exchange, headers, replica)
                     yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         finally:
             # Of a client that left this early, the access log need not know the pick. Once the
@@ -120,7 +121,8 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                         e.grpc_address if exchange.is_grpc else e.http_address
                         for e in placed.endpoints
                     ),
-                    **member.reception.told(exchange),
+                    **member.reception.waited(exchange),
+                    **member.reception.judged(exchange),
                     **({Header.ONCE: "1"} if exchange.once else {}),
                     **own_id(exchange),
                 }

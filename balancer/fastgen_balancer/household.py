@@ -64,6 +64,12 @@ class Household:
         self._serving: dict[str, tuple[str, ...]] = {}
         """The balancers that serve each deployment."""
         self._pods: Mapping[str, Any] = {}
+        self._neighbours = Peers(http, pod)
+        """Those that serve any deployment that this pod serves."""
+        self._sharing = asyncio.create_task(
+            _insist(lambda: picker.share.run(self._neighbours), "the quarantines' share"),
+            name="share",
+        )
         picker.on_gone = self._leave
 
     def follow(self, declared: Sequence[Declared]) -> None:
@@ -90,7 +96,8 @@ class Household:
         tasks = [task for tenancy in self._tenancies.values() for task in tenancy.tasks]
         for name in list(self._tenancies):
             self._leave(name)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sharing.cancel()
+        await asyncio.gather(*tasks, self._sharing, return_exceptions=True)
 
     def _begin(self, member: Member, scales: bool) -> Tenancy:
         peers = Peers(self._http, self._pod, member.name)
@@ -140,10 +147,13 @@ class Household:
         )
 
     def _tell_peers(self) -> None:
+        near: dict[str, Any] = {}
         for name, tenancy in self._tenancies.items():
             serving = self._serving.get(name, ())
             pods = {key: pod for key, pod in self._pods.items() if _balancer(pod) in serving}
             tenancy.peers.changed(pods)
+            near |= pods
+        self._neighbours.changed(near)
 
 
 async def _insist(part: Callable[[], Awaitable[None]], what: str) -> None:

@@ -22,6 +22,7 @@ from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
 from fastgen_balancer.envoy_routes import ROUTES_FILE, Reach
 from fastgen_balancer.envoy_security import TLS_FILE, Security, tls_resource
+from fastgen_balancer.peers import Peer, parse_peer
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
 
 app = typer.Typer(
@@ -41,6 +42,10 @@ Static = Annotated[
         help="A replica, [MODEL=]HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes; with MODEL "
         "requests are told apart by the model that they name."
     ),
+]
+StaticPeer = Annotated[
+    list[str] | None,
+    typer.Option(help="Another balancer's peers port, HOST:PORT; only with --static."),
 ]
 SettleSeconds = Annotated[
     float | None,
@@ -104,6 +109,7 @@ def picker(
     ] = "",
     namespace: Annotated[str, typer.Option(help="Its namespace.")] = "",
     static: Static = None,
+    static_peer: StaticPeer = None,
     prometheus_url: Annotated[
         str | None, typer.Option(help="Where the autoscaler reads metrics; not with --static.")
     ] = None,
@@ -151,8 +157,10 @@ def picker(
         bool(endpoints),
         {"--balancer": balancer, "--namespace": namespace},
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
-        {"--prometheus-url": prometheus_url, "--peers-port": peers_port},
+        {"--prometheus-url": prometheus_url},
     )
+    if static_peer and not endpoints:
+        raise typer.BadParameter("the API server says it", param_hint="--static-peer")
     if endpoint_picker_tls is not None and endpoint_picker_port is None:
         raise typer.BadParameter(
             "it is needed with --endpoint-picker-tls", param_hint="--endpoint-picker-port"
@@ -169,6 +177,7 @@ def picker(
         settle_seconds=(0.0 if endpoints else 5.0) if settle_seconds is None else settle_seconds,
         settings=static_settings(max_queued_requests, drain_seconds, max_wait_seconds),
         static=endpoints,
+        static_peers=_static_peers(static_peer or []),
         prometheus_url=prometheus_url,
         api_keys=api_keys,
         endpoint_picker_port=endpoint_picker_port,
@@ -202,6 +211,13 @@ def _static_endpoints(texts: list[str]) -> dict[str, tuple[Endpoint, ...]]:
     if "" in found and len(found) > 1:
         raise typer.BadParameter("name a model for each replica or for none", param_hint="--static")
     return found
+
+
+def _static_peers(texts: list[str]) -> tuple[Peer, ...]:
+    try:
+        return tuple(parse_peer(text) for text in texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--static-peer") from error
 
 
 def _check_mode(

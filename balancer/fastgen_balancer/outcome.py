@@ -63,6 +63,11 @@ class Entry:
     named: str = ""
     """The deployment that its client has named in a header."""
 
+    @property
+    def started_and_broke(self) -> bool:
+        """Whether the stream ended without an end, by no fault of its client."""
+        return self.status == 200 and bool(self.flags & BROKEN) and not self.flags & CLIENT_LEFT
+
 
 def outcome_of(entry: Entry) -> Outcome | None:
     """How the balancer counts a request for generation; None when the replica counts it.

@@ -50,6 +50,10 @@ class Request:
     """64 bits, the same for prompts that begin alike; None: any endpoint is as good."""
     deadline: float | None = None
     """When its client gives up, seconds of the monotonic clock; None: not told."""
+    body_bytes: int = 0
+    """What it occupies in the proxy while it waits."""
+    witnessed: bool = True
+    """Whether our own Envoy tells what becomes of it."""
 
 
 @dataclass(frozen=True, slots=True)

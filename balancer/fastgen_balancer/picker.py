@@ -17,6 +17,8 @@ from fastgen_balancer.ext_proc import ExternalProcessor
 from fastgen_balancer.member import Identity, Member
 from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.peers import BalancerLoad, load_of
+from fastgen_balancer.quarantine import Quarantine
+from fastgen_balancer.quarantine_share import Share
 from fastgen_balancer.roster import Roster
 from fastgen_balancer.settings import Settings
 
@@ -49,6 +51,8 @@ class Picker:
             UnplacedMetrics(self._registry, namespace),
             time.monotonic,
         )
+        self._quarantines: dict[str, Quarantine] = {}
+        self.share = Share(self._quarantines, time.monotonic)
         self.processor = ExternalProcessor(self.arrivals)
         self.access_log = AccessLog(lambda: self.roster, self.members)
 
@@ -66,7 +70,7 @@ class Picker:
             member = self.members.get(entry.deployment)
             if member is None:
                 identity = Identity(entry.deployment, self._namespace)
-                self.members[entry.deployment] = Member(self._directory, identity, entry.settings)
+                self._join(Member(self._directory, identity, entry.settings))
             elif member.settings != entry.settings:
                 member.set_settings(entry.settings)
         self.roster = roster
@@ -86,6 +90,7 @@ class Picker:
         if gone := [each for each in self._leaving() if self.members[each].is_idle]:
             for name in gone:
                 self.members.pop(name).end()
+                del self._quarantines[name]
                 self.on_gone(name)
             self._tell_envoy()
             for name in gone:
@@ -137,6 +142,12 @@ class Picker:
 
     def _sole_name(self) -> str:
         return self.roster.sole.deployment if self.roster.sole else ""
+
+    def _join(self, member: Member) -> None:
+        self.members[member.name] = member
+        self._quarantines[member.name] = member.quarantine
+        member.quarantine.on_news = self.share.tell
+        member.reception.spread = self.share.spread
 
     def _settings(self) -> list[Settings]:
         return [member.settings for member in self.members.values()]

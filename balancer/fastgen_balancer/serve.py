@@ -20,6 +20,7 @@ from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
+from fastgen_balancer.peers import Peer, Peers
 from fastgen_balancer.picker import Picker
 from fastgen_balancer.roster import static_roster
 from fastgen_balancer.settings import Settings
@@ -49,6 +50,8 @@ class Options:
     static: Mapping[str, tuple[Endpoint, ...]]
     """Replicas by what they serve; of the one name "" when there is but one deployment."""
     prometheus_url: str | None
+    static_peers: tuple[Peer, ...] = ()
+    """Other balancers of the static endpoints."""
     api_keys: Path | None = None
     """The mounted Secret with the keys that Envoy asks for."""
     endpoint_picker_port: int | None = None
@@ -75,12 +78,13 @@ async def serve(options: Options) -> None:
         alone = metrics_app(picker.registries)
         webs.append(_web_server(alone, options.http_host, options.metrics_port))
     if options.peers_port is not None:
-        app = peers_app(picker.load, picker.wake)
+        app = peers_app(picker.load, picker.wake, picker.share)
         webs.append(_web_server(app, options.http_host, options.peers_port))
     tasks = [
         *(asyncio.create_task(web.serve(), name="http") for web in webs),
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
+        asyncio.create_task(drain.undo_abandoned(), name="recover"),
     ]
     if options.api_keys is not None:
         file = ApiKeyFile(options.api_keys, options.directory)
@@ -89,6 +93,9 @@ async def serve(options: Options) -> None:
         picker.serve(static_roster(tuple(options.static), options.settings))
         for entry, endpoints in zip(picker.roster.entries, options.static.values(), strict=True):
             picker.members[entry.deployment].set_endpoints(endpoints)
+        if options.static_peers:
+            task = _share_with(picker, options.static_peers)
+            tasks.append(asyncio.create_task(task, name="peers"))
     else:
         # Only here: outside Kubernetes its client is not needed.
         from fastgen_balancer.residence import live_in_cluster
@@ -105,7 +112,7 @@ async def serve(options: Options) -> None:
     try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
-        await drain.run()
+        await drain.run(is_last=True)
         if gateway_server is not None:
             # Of their streams Envoy, and so the drain, knows nothing.
             await gateway_server.stop(picker.drain_seconds)
@@ -121,6 +128,11 @@ async def serve(options: Options) -> None:
             await gateway_server.stop(0)
         await grpc_server.stop(0)
         await admin.close()
+
+
+async def _share_with(picker: Picker, peers: tuple[Peer, ...]) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        await picker.share.run(Peers(http, "", known=peers))
 
 
 async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
@@ -181,10 +193,7 @@ async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
     if not await admin.is_draining():
         return
     log.warning("Envoy has drained and starts anew")
-    with contextlib.suppress(httpx2.HTTPError):
-        with contextlib.suppress(TimeoutError):
-            await drain.wait_for_streams()
-        await admin.quit()
+    await drain.restart_envoy()
 
 
 def _web_server(app: Starlette, host: str, port: int) -> "_WebServer":

@@ -12,7 +12,14 @@ from starlette.routing import Route
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.envoy_admin import EnvoyAdmin
 from fastgen_balancer.exposition import expose
-from fastgen_balancer.peers import DEPLOYMENT, LOAD_PATH, WAKE_PATH, BalancerLoad
+from fastgen_balancer.peers import (
+    DEPLOYMENT,
+    LOAD_PATH,
+    QUARANTINE_PATH,
+    WAKE_PATH,
+    BalancerLoad,
+)
+from fastgen_balancer.quarantine_share import Share
 
 
 def web_app(
@@ -54,10 +61,13 @@ def metrics_app(registries: Callable[[], Sequence[CollectorRegistry]]) -> Starle
     return _app([_metrics(registries)])
 
 
-def peers_app(load: Callable[[str], BalancerLoad], wake: Callable[[str], None]) -> Starlette:
-    """For other balancer pods: `/load` and, for the leader, `/wake`, each of a deployment.
+def peers_app(
+    load: Callable[[str], BalancerLoad], wake: Callable[[str], None], share: Share
+) -> Starlette:
+    """For other balancer pods: a deployment's `/load`, `/wake` for its leader, and `/quarantine`.
 
-    Neither can do harm: a leader that is woken looks again and decides as it would have anyway.
+    None can do harm: a leader that is woken looks again and decides as it would have anyway, and
+    who is called for news of crashes reads them from the pods that it knows.
     """
 
     async def tell(request: Request) -> Response:
@@ -68,7 +78,21 @@ def peers_app(load: Callable[[str], BalancerLoad], wake: Callable[[str], None]) 
         wake(request.query_params.get(DEPLOYMENT, ""))
         return Response(status_code=202)
 
-    return _app([Route(LOAD_PATH, tell), Route(WAKE_PATH, be_woken, methods=["POST"])])
+    async def tell_crashes(_: Request) -> Response:
+        return Response(share.knowledge(), media_type="application/json")
+
+    async def be_called(request: Request) -> Response:
+        await share.heed(request.client.host if request.client else None)
+        return Response(status_code=202)
+
+    return _app(
+        [
+            Route(LOAD_PATH, tell),
+            Route(WAKE_PATH, be_woken, methods=["POST"]),
+            Route(QUARANTINE_PATH, tell_crashes),
+            Route(QUARANTINE_PATH, be_called, methods=["POST"]),
+        ]
+    )
 
 
 def _metrics(registries: Callable[[], Sequence[CollectorRegistry]]) -> Route:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastgen_api.names import Port
 from fastgen_balancer.peers import BalancerLoad, Peer, Peers, load_of, peers_of, together
+from fastgen_balancer.quarantine_share import Share
 from fastgen_balancer.signals import LocalSignals
 from fastgen_balancer.web import peers_app
 
@@ -116,7 +117,8 @@ async def test_a_slow_or_broken_peer_holds_up_nobody(monkeypatch: pytest.MonkeyP
 
 async def test_one_pod_tells_another_what_it_holds_and_is_woken_by_it() -> None:
     woken: list[str] = []
-    app = peers_app(lambda name: load_of(OWN if name == "chat" else OTHER), woken.append)
+    share = Share({}, lambda: 0.0)
+    app = peers_app(lambda name: load_of(OWN if name == "chat" else OTHER), woken.append, share)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         peers = Peers(http, "own", "chat")
         peers.changed({"b": Known(pod("b"))})

@@ -1,14 +1,13 @@
 """What our own Envoy's requests and those of gateways have in common, and the books of both."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from balancer_books import Clock, endpoint, report
+from balancer_books import Clock, Told, endpoint, report
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from prometheus_client import CollectorRegistry
 
@@ -23,6 +22,7 @@ from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.pick import Refusal
 from fastgen_balancer.roster import Entry, Roster
 from fastgen_balancer.settings import Settings
+from fastgen_balancer.suspicion import FIRST_SENTENCE_SECONDS
 
 HEADERS = {":method": "POST", ":path": "/v1/completions"}
 GRPC = {
@@ -125,7 +125,7 @@ async def test_a_prompt_that_is_convicted_while_it_waits_gives_its_place_back() 
     refused = desk.reception.refuse(again, Refusal.QUARANTINED).immediate_response
     assert refused.status.code == 422
     headers = {each.header.key: each.header.raw_value for each in refused.headers.set_headers}
-    assert int(headers["retry-after"]) == 60
+    assert int(headers["retry-after"]) == FIRST_SENTENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,6 @@ async def test_what_one_proxys_answers_teach_counts_for_all() -> None:
     assert desk.reception.request(desk.come()).tokens > before + 10
 
 
-async def _stream(*parts: messages.ProcessingRequest) -> AsyncIterator[messages.ProcessingRequest]:
-    for part in parts:
-        yield part
-
-
 def _headers(headers: dict[str, str], *, ends: bool) -> messages.ProcessingRequest:
     request = messages.ProcessingRequest()
     request.request_headers.end_of_stream = ends
@@ -207,8 +202,8 @@ async def test_a_generate_call_without_a_message_goes_nowhere(who: str) -> None:
     service: Any = ExternalProcessor(desk.arrivals)
     if who == "a gateway":
         service = EndpointPicker(desk.arrivals, desk.clock, Random(1))
-    stream = _stream(_headers(GRPC, ends=True))
-    (answer,) = [each async for each in service.Process(stream, None)]
+    told = Told(_headers(GRPC, ends=True))
+    (answer,) = [each async for each in service.Process(None, told)]
     assert answer.immediate_response.grpc_status.status == 3
     assert desk.count(Metric.PICKS, result="malformed") == 1
     assert desk.fleet.in_flight == 0

@@ -18,6 +18,7 @@ from fastgen_api.names import Component, Port
 from fastgen_balancer import picker as picker_module
 from fastgen_balancer.peers import BalancerLoad
 from fastgen_balancer.picker import Picker
+from fastgen_balancer.quarantine_share import Share
 from fastgen_balancer.residence import live_in_cluster
 from fastgen_balancer.web import peers_app
 
@@ -157,7 +158,7 @@ async def test_a_targets_leader_is_woken_in_its_own_balancers_pod(
     monkeypatch.setattr(Port, "BALANCER_PEERS", port)
     woken: list[str] = []
     config = uvicorn.Config(
-        peers_app(lambda _: BalancerLoad(0, 0), woken.append),
+        peers_app(lambda _: BalancerLoad(0, 0), woken.append, Share({}, lambda: 0.0)),
         port=port, log_config=None, lifespan="off",
     )  # fmt: skip
     server = uvicorn.Server(config)
