@@ -97,16 +97,18 @@ class MemoStore:
                 ownerReferences=[self._owner] if self._owner else None,
                 annotations={MEMO_ANNOTATION: memo},
             )
-            made = Lease(metadata=meta, spec=LeaseSpec(holderIdentity=self._identity))
-            return await self._client.create(made)
+            first = Lease(metadata=meta, spec=LeaseSpec(holderIdentity=self._identity))
+            return await self._client.create(first)
         raw = old.to_dict()
         annotations = {**(raw["metadata"].get("annotations") or {}), MEMO_ANNOTATION: memo}
-        changed: Any = raw | {
+        changed = raw | {
             "metadata": raw["metadata"] | {"annotations": annotations},
             "spec": (raw.get("spec") or {}) | {"holderIdentity": self._identity},
         }
+        made: Any = Lease.from_dict(changed)
         # Carries the resourceVersion that was read: of two writers one gets a conflict.
-        return await self._client.replace(Lease.from_dict(changed))
+        written: Lease = await self._client.replace(made)
+        return written
 
 
 def _memo_of(lease: Lease | None) -> str:

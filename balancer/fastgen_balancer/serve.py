@@ -94,8 +94,8 @@ async def serve(options: Options) -> None:
         for entry, endpoints in zip(picker.roster.entries, options.static.values(), strict=True):
             picker.members[entry.deployment].set_endpoints(endpoints)
         if options.static_peers:
-            task = _share_with(picker, options.static_peers)
-            tasks.append(asyncio.create_task(task, name="peers"))
+            shares = _share_with(picker, options.static_peers)
+            tasks.append(asyncio.create_task(shares, name="peers"))
     else:
         # Only here: outside Kubernetes its client is not needed.
         from fastgen_balancer.residence import live_in_cluster

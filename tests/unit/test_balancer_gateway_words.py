@@ -211,6 +211,6 @@ async def test_only_a_request_that_was_held_bears_our_word() -> None:
     desk.fleet.end("a")
     desk.dispatcher.pump()
     held, *_ = await call
-    told = {each.header.key: each.header.raw_value for each in
+    values = {each.header.key: each.header.raw_value for each in
             held.request_headers.response.header_mutation.set_headers}  # fmt: skip
-    assert told[Header.WAITED] == b"2000"
+    assert values[Header.WAITED] == b"2000"
