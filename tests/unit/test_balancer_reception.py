@@ -220,3 +220,67 @@ async def test_a_replica_that_says_itself_that_it_drains_makes_no_prompt_wait(
     desk.reception.first_byte(exchange, {}, replica)
     desk.reception.end(exchange, well=False)
     assert desk.reception.judge(desk.come()) is refusal
+
+
+def suspect_with_two_endpoints(capacity: int) -> Desk:
+    """BODY's prompt was there when a third endpoint crashed."""
+    desk = Desk()
+    desk.fleet.set_endpoints([endpoint("a"), endpoint("b")])
+    for name in "ab":
+        desk.fleet.hear(name, report(desk.clock.now, capacity=capacity))
+    keys = desk.come().keys
+    assert keys is not None
+    desk.quarantine.sent("before", keys.whole, ("z",))
+    desk.quarantine.crashed("z")
+    return desk
+
+
+async def test_all_copies_of_a_suspect_go_to_one_replica_or_nowhere() -> None:
+    """However much room there is elsewhere: the second replica that it takes is the last."""
+    desk = suspect_with_two_endpoints(capacity=3)
+    places = set()
+    for _ in range(3):
+        exchange = desk.come()
+        answer = desk.reception.offer(exchange)
+        assert isinstance(answer, Placed)
+        assert exchange.once
+        places |= {each.name for each in desk.reception.send(exchange, answer)}
+    assert len(places) == 1
+    assert desk.reception.offer(desk.come()) is Refusal.UNDECIDED
+    other = desk.come(body=b'{"prompt": "something else"}')
+    assert isinstance(desk.reception.offer(other), Placed)
+    desk.quarantine.crashed(places.pop())
+    assert desk.reception.offer(desk.come()) is Refusal.QUARANTINED
+
+
+async def test_a_suspect_whose_like_runs_where_nobody_is_sent_any_more_is_placed_elsewhere() -> (
+    None
+):
+    desk = suspect_with_two_endpoints(capacity=3)
+    first = desk.come()
+    answer = desk.reception.offer(first)
+    assert isinstance(answer, Placed)
+    (place,) = desk.reception.send(first, answer)
+    (rest,) = {"a", "b"} - {place.name}
+    desk.fleet.set_endpoints([endpoint(place.name, terminating=True), endpoint(rest)])
+    again = desk.reception.offer(desk.come())
+    assert isinstance(again, Placed)
+    assert again.endpoints[0].name == rest
+
+
+async def test_a_request_that_becomes_a_suspect_while_it_waits_goes_where_its_like_runs() -> None:
+    desk = suspect_with_two_endpoints(capacity=1)
+    busy = [desk.come(body=b'{"prompt": "%d"}' % i) for i in range(2)]
+    where = {}
+    for each in busy:
+        answer = desk.reception.offer(each)
+        assert isinstance(answer, Placed)
+        where[answer.endpoints[0].name] = each
+    exchange, held = desk.hold()
+    waits = asyncio.create_task(desk.reception.wait(exchange, held, 30))
+    await asyncio.sleep(0)
+    assert exchange.keys is not None
+    desk.quarantine.sent("its like", exchange.keys.whole, ("a",))
+    desk.reception.end(where["b"], well=True)
+    assert await waits is Refusal.UNDECIDED, "there is room at b alone"
+    assert desk.fleet.in_flight == 1
