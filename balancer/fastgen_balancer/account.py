@@ -38,6 +38,8 @@ class Sent:
     id: str
     tokens: int
     sent_at: float
+    witnessed: bool = True
+    """Whether our own Envoy tells what becomes of it; else it says nothing of the endpoint."""
 
 
 @dataclass(slots=True)

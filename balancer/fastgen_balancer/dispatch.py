@@ -10,13 +10,15 @@ from typing import Final, TypeAlias
 from fastgen_balancer.account import Sent
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import Fleet
-from fastgen_balancer.pick import Refusal, Request, pick
+from fastgen_balancer.pick import Candidate, Refusal, Request, pick
 from fastgen_balancer.turnover import Turnover, retry_after_seconds, wait_seconds
 
 EMPTY_GRACE_SECONDS: Final = 2.0
 """How long held requests outlive the last endpoint: its successor may be about to be heard of."""
 PATIENCE_SECONDS: Final = 2.0
 """A queue whose oldest request has waited for longer is served from its other end."""
+MAX_HELD_BYTES: Final = 256 * 1024 * 1024
+"""Of the bodies of all held requests: a quarter of the memory that Envoy, which has them, gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,11 @@ def next_place(waited_seconds: float) -> int:
 
 
 class Dispatcher:
-    """Invariant: while the queue holds a request, no later one that generates passes by it: whose
-    turn it is, `next_place` says."""
+    """Invariants: while the queue holds a request, no later one that generates passes by it: whose
+    turn it is, `next_place` says.
+
+    `held_bytes` is the sum over the queue, and no more than MAX_HELD_BYTES.
+    """
 
     def __init__(
         self,
@@ -75,12 +80,17 @@ class Dispatcher:
         self._rng = rng
         self._clock = clock
         self._queue: deque[Held] = deque()
+        self._held_bytes = 0
         self._turnover = Turnover()
         self._empty_since: float | None = None
 
     @property
     def queued(self) -> int:
         return len(self._queue)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
 
     def offer(self, request_id: str, request: Request) -> Answer:
         """Places the request at once if it can, else holds it, else refuses it.
@@ -96,16 +106,32 @@ class Dispatcher:
             return answer
         if len(self._queue) >= self.max_queued:
             return Refusal.FULL
+        if self._held_bytes + request.body_bytes > MAX_HELD_BYTES:
+            return Refusal.FULL
         if not is_empty and self._is_too_late(request):
             return Refusal.DEADLINE
         future: asyncio.Future[Placed | Refusal] = asyncio.get_running_loop().create_future()
         now = self._clock()
         held = Held(request_id, request, now, future, is_empty)
         self._queue.append(held)
+        self._held_bytes += request.body_bytes
         self._turnover.begin(now)
         if is_empty:
             self._on_wait()
         return held
+
+    def offer_at(self, request_id: str, request: Request, name: str) -> Placed | Refusal:
+        """Places a suspect where its like runs, whoever waits; one that finds no room goes away.
+
+        Held, it would keep everybody waiting until there is room at the one endpoint. Where that
+        one takes nothing any more, it is offered as any other.
+        """
+        there = [each for each in self._fleet.candidates() if each.name == name]
+        if not there:
+            answer = self._place(request_id, request)
+        else:
+            answer = self._send(request_id, request, there)
+        return Refusal.UNDECIDED if isinstance(answer, Refusal) else answer
 
     def retry_after_seconds(self) -> int:
         """When a request that was refused for want of room should come again."""
@@ -115,6 +141,7 @@ class Dispatcher:
         """Takes a request off the queue: its client left or it waited too long; says for what."""
         if held in self._queue:
             self._queue.remove(held)
+            self._held_bytes -= held.request.body_bytes
             self._note_length()
         return self._reason()
 
@@ -135,6 +162,7 @@ class Dispatcher:
                 if isinstance(answer, Placed):
                     self._turnover.placed(self._clock())
             del self._queue[place]
+            self._held_bytes -= held.request.body_bytes
         self._note_length()
         if self._queue and had_endpoints and self._empty_since is not None:
             self._wake()
@@ -176,8 +204,11 @@ class Dispatcher:
             return False
         return since is not None and self._clock() - since >= EMPTY_GRACE_SECONDS
 
-    def _send(self, request_id: str, request: Request) -> Placed | Refusal:
-        answer = pick(self._fleet.candidates(), request, self._rng)
+    def _send(
+        self, request_id: str, request: Request, among: list[Candidate] | None = None
+    ) -> Placed | Refusal:
+        candidates = self._fleet.candidates() if among is None else among
+        answer = pick(candidates, request, self._rng)
         if answer is not Refusal.NO_ENDPOINTS:
             self._empty_since = None
         elif self._empty_since is None:
@@ -185,7 +216,7 @@ class Dispatcher:
         if isinstance(answer, Refusal):
             return answer
         if request.generates:
-            sent = Sent(request_id, request.tokens, self._clock())
+            sent = Sent(request_id, request.tokens, self._clock(), request.witnessed)
             self._fleet.send(answer.order[0], sent)
         found = (self._fleet.endpoint(name) for name in answer.order)
         return Placed(tuple(endpoint for endpoint in found if endpoint is not None))

@@ -10,13 +10,19 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fastgen_balancer.endpoint_picker import EndpointPicker
+from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
 from fastgen_balancer.envoy_security import CERTIFICATE_FILE, KEY_FILE
 
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
 PROCESSOR: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 WATCH_SECONDS: Final = 0.5
-MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 2 * MAX_BODY_BYTES
+"""A buffered body comes in one message; above that the library ends the stream."""
+MAX_STREAMS: Final = 1000
+"""Of one connection, as at our own listener; further ones wait at the gateway."""
+MAX_RPCS: Final = 8192
+"""Of all connections: each request has one until its answer ends. Others get RESOURCE_EXHAUSTED."""
 SERVING: Final[int] = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final[int] = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN: Final[int] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -69,8 +75,10 @@ async def serve_endpoint_picker(
     server = grpc.aio.server(
         options=(
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
             ("grpc.so_reuseport", 0),
-        )
+        ),
+        maximum_concurrent_rpcs=MAX_RPCS,
     )
     external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(picker, server)
     health_pb2_grpc.add_HealthServicer_to_server(Health(is_ready), server)

@@ -4,6 +4,7 @@ The tokens per byte are learned.
 """
 
 import logging
+import zlib
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from fastgen_api.v1 import inference_pb2
 from fastgen_balancer.account import EXPECTED_OUTPUT_TOKENS
+from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
 from fastgen_balancer.prompt import (
     PromptKeys,
     keys_of_body,
@@ -28,6 +30,10 @@ MOST_CHOICES: Final = 128
 MOST_PROMPTS: Final = 256
 FRAME_BYTES: Final = 5
 """Of gRPC, before each message: whether it is compressed, then its length (big-endian)."""
+GZIP: Final = b"\x1f\x8b"
+"""How gzip begins (RFC 1952); replicas take no other compression, and say so."""
+GZIP_WINDOW: Final = 31
+"""zlib's name for a window of 32 KiB with gzip's header."""
 
 NOT_A_PROMPT: Final = (
     TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError,
@@ -41,6 +47,10 @@ class MalformedBodyError(ValueError):
     """A gRPC body that no replica could read."""
 
 
+class TooLargeBodyError(ValueError):
+    """A compressed body that holds more than one that comes as it is may have."""
+
+
 class _Body(msgspec.Struct):
     """The fields of an OpenAI request that bound its output or make its prompt."""
 
@@ -50,6 +60,13 @@ class _Body(msgspec.Struct):
     prompt: Any = None
     messages: Any = None
     tools: Any = None
+    model: Any = None
+
+
+class _Named(msgspec.Struct):
+    """The one field that must be found in a body whose others may be anything."""
+
+    model: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +88,18 @@ class Reading:
 
     size: Size
     keys: PromptKeys
+    model: str | None = None
+    """As it names it; None where it does not read, or is no text."""
 
 
 def read(body: bytes, *, is_grpc: bool) -> Reading:
     """Reads a request; one that cannot be read counts by its bytes.
 
-    Raises MalformedBodyError.
+    Raises MalformedBodyError and TooLargeBodyError.
     """
     try:
         return read_grpc(body) if is_grpc else read_http(body)
-    except MalformedBodyError:
+    except (MalformedBodyError, TooLargeBodyError):
         raise
     except Exception as error:
         # No body may send its request round the picker.
@@ -91,44 +110,77 @@ def read(body: bytes, *, is_grpc: bool) -> Reading:
 def read_http(body: bytes) -> Reading:
     """Reads an OpenAI request; one that does not read is the replica's to refuse.
 
-    That includes what is nested too deeply to be read.
+    That includes what is nested too deeply to be read, and what is compressed: replicas open no
+    HTTP body.
     """
     try:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _unread(body)
+        return _unread(body, _model_of(body))
     output = parsed.max_completion_tokens or parsed.max_tokens
     choices = _choices(parsed.n) * _prompts(parsed.prompt)
-    return Reading(Size(len(body), None, output, choices), _keys_of_http(parsed, body))
+    size = Size(len(body), None, output, choices)
+    return Reading(size, _keys_of_http(parsed, body), _text(parsed.model))
 
 
 def read_grpc(body: bytes) -> Reading:
-    """Reads a gRPC body that holds one framed GenerateRequest; a compressed one is not opened.
+    """Reads a gRPC body that holds one framed GenerateRequest, by gzip or as it is.
 
-    Raises MalformedBodyError.
+    So a prompt has the same keys and the same cost, however it was packed. Raises
+    MalformedBodyError and TooLargeBodyError.
     """
     if len(body) < FRAME_BYTES or body[0] > 1:
         raise MalformedBodyError
     if int.from_bytes(body[1:FRAME_BYTES], "big") != len(body) - FRAME_BYTES:
         raise MalformedBodyError
+    message = body[FRAME_BYTES:]
     if body[0] == 1:
-        return _unread(body)
+        if not message.startswith(GZIP):
+            return _unread(body)
+        message = _opened(message)
     request = inference_pb2.GenerateRequest()
     try:
-        request.ParseFromString(body[FRAME_BYTES:])
+        request.ParseFromString(message)
     except DecodeError as error:
         raise MalformedBodyError from error
     output = request.stopping.max_tokens if request.stopping.HasField("max_tokens") else None
     tokens = len(request.token_ids.ids) if request.WhichOneof("prompt") == "token_ids" else None
-    size = Size(len(body), tokens, output, _choices(request.sampling.n))
+    size = Size(FRAME_BYTES + len(message), tokens, output, _choices(request.sampling.n))
     try:
-        return Reading(size, keys_of_grpc(request))
+        keys = keys_of_grpc(request)
     except NOT_A_PROMPT:
-        return Reading(size, keys_of_body(body))
+        keys = keys_of_body(body)
+    return Reading(size, keys, request.model)
 
 
-def _unread(body: bytes) -> Reading:
-    return Reading(Size(len(body)), keys_of_body(body))
+def _opened(message: bytes) -> bytes:
+    """What gzip has packed; no more of it is opened than a body may have."""
+    opener = zlib.decompressobj(GZIP_WINDOW)
+    try:
+        opened = opener.decompress(message, MAX_BODY_BYTES + 1)
+    except zlib.error as error:
+        raise MalformedBodyError from error
+    if len(opened) > MAX_BODY_BYTES:
+        raise TooLargeBodyError
+    if not opener.eof or opener.unused_data:
+        raise MalformedBodyError
+    return opened
+
+
+def _unread(body: bytes, model: str | None = None) -> Reading:
+    return Reading(Size(len(body)), keys_of_body(body), model)
+
+
+def _model_of(body: bytes) -> str | None:
+    """The model of a body that is refused for something else, so that the right one refuses it."""
+    try:
+        return _text(msgspec.json.decode(body, type=_Named).model)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _keys_of_http(parsed: _Body, body: bytes) -> PromptKeys:
@@ -152,11 +204,16 @@ def _prompts(given: Any) -> int:
     return min(len(given), MOST_PROMPTS)
 
 
+def prompt_tokens_of(size: Size, tokens_per_byte: float) -> int:
+    """The prompt alone."""
+    if size.prompt_tokens is not None:
+        return size.prompt_tokens
+    return round(size.prompt_bytes * tokens_per_byte)
+
+
 def tokens_of(size: Size, tokens_per_byte: float) -> int:
     """Prompt and expected output; at least 1."""
-    prompt = size.prompt_tokens
-    if prompt is None:
-        prompt = round(size.prompt_bytes * tokens_per_byte)
+    prompt = prompt_tokens_of(size, tokens_per_byte)
     output = EXPECTED_OUTPUT_TOKENS
     if size.max_output_tokens is not None:
         output = max(0, min(output, size.max_output_tokens))

@@ -147,7 +147,8 @@ class Fleet:
         if sent is not None:
             self._accounts[name].send(sent)
             self._where[request_id] = name
-            self.missed(old)
+            if sent.witnessed:
+                self.missed(old)
             self._standings[old].leave(request_id)
             self._changed(old)
             self._changed(name)

@@ -29,16 +29,17 @@ from fastgen_balancer.deployment_status import (
     slo_met,
     slo_status,
 )
+from fastgen_balancer.heritage import Heritage
 from fastgen_balancer.lack import lack_of
 from fastgen_balancer.lease import TIMING, Leadership, Timing
-from fastgen_balancer.memo import Memo, write
+from fastgen_balancer.memo_store import MemoStore
 from fastgen_balancer.prometheus import read_metrics
 from fastgen_balancer.promql import Selector, Windows
 from fastgen_balancer.recommend import recommend
 from fastgen_balancer.restraint import Restraint, ScalerWatch, restrain, restraint_of
 from fastgen_balancer.scaling_policy import Policy, policy_of
 from fastgen_balancer.signals import LocalSignals, MetricSignals, Signals, Unknown
-from fastgen_balancer.term import State, after, begin, begin_again
+from fastgen_balancer.term import State, after, begin_again
 
 TICK_SECONDS: Final = 2.0
 READ_SECONDS: Final = 5.0
@@ -71,25 +72,24 @@ async def lead(
     """
     access = DeploymentAccess(client, name, namespace, identity)
     first = await _first_read(access, tick_seconds)
-    leadership = Leadership(
-        client,
-        namespace,
-        names.balancer_name(name),
-        # A container that restarts in the same pod is another contender.
-        f"{identity}_{uuid.uuid4().hex[:8]}",
-        owner=OwnerReference(names.API_VERSION, names.KIND, name, first.uid),
-        timing=timing,
-    )
+    # A container that restarts in the same pod is another contender.
+    contender = f"{identity}_{uuid.uuid4().hex[:8]}"
+    owner = OwnerReference(names.API_VERSION, names.KIND, name, first.uid)
+    lease = names.balancer_name(name)
+    leadership = Leadership(client, namespace, lease, contender, owner=owner, timing=timing)
+    store = MemoStore(client, namespace, names.memo_name(name), contender, owner)
+    heritage = Heritage(leadership, store)
+    leadership.before_release = heritage.leave
     metrics = AutoscalerMetrics(registry, name, namespace)
     async with httpx2.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
         watch = ScalerWatch(name)
         group.create_task(watch.run(client, namespace))
         # Nothing is decided against another autoscaler that is only not known yet.
         await watch.first_list(READ_SECONDS)
-        group.create_task(leadership.run())
         autoscaler = Autoscaler(
             access,
             leadership,
+            heritage,
             http,
             local_signals,
             prometheus_url,
@@ -97,6 +97,7 @@ async def lead(
             metrics,
             lambda: watch.scalers,
         )
+        group.create_task(leadership.run())
         group.create_task(autoscaler.run(tick_seconds, pause))
 
 
@@ -116,6 +117,7 @@ class Autoscaler:
         self,
         access: DeploymentAccess,
         leadership: Leadership,
+        heritage: Heritage,
         http: httpx2.AsyncClient,
         local_signals: Callable[[], Awaitable[LocalSignals]],
         prometheus_url: str | None,
@@ -125,6 +127,7 @@ class Autoscaler:
     ) -> None:
         self._access = access
         self._leadership = leadership
+        self._heritage = heritage
         self._http = http
         self._local_signals = local_signals
         self._prometheus_url = prometheus_url
@@ -156,8 +159,10 @@ class Autoscaler:
         if deployment.deleted:
             return
         mode = deployment.spec.scaling.mode
-        if self._state is None:
-            self._state = begin(deployment, self._leadership.memo, now)
+        if self._state is None or not self._heritage.is_own:
+            # A lead that was lost and won again between two ticks is another one, too.
+            self._state = None
+            self._state = await self._heritage.take(deployment, now)
         elif self._state.mode is not mode:
             self._state = begin_again(self._state, deployment, now)
         if mode is ScalingMode.DISABLED:
@@ -176,13 +181,15 @@ class Autoscaler:
         restraint = self._restraint(deployment)
         decision = restrain(decision, deployment.spec.replicas, restraint)
         self._state = after(self._state, memory, decision, restraint, now)
-        self._leadership.memo = write(Memo(mode, memory))
+        if not self._heritage.is_own:
+            return
         self._metrics.decided(decision, memory.reversals)
         log.debug("decided", extra={"rule": decision.rule, "replicas": decision.replicas})
         scaled = False
         may_scale = mode is ScalingMode.AUTO and restraint is None
         if may_scale and decision.replicas != deployment.spec.replicas:
             scaled = await self._scale(deployment, decision)
+        await self._heritage.decided(self._state, now)
         report = self._state.report
         # A short loss of the signals is no news.
         if scaled or restraint or report.stance is not Stance.BLIND or lasts(report, now):

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,7 +19,7 @@ from lightkube import ApiError, AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.coordination_v1 import Lease
 
-from fastgen_api.names import MEMO_ANNOTATION
+from fastgen_api.names import DECIDED_ANNOTATION, MEMO_ANNOTATION
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +107,13 @@ class Leadership:
         self._lease: Lease | None = None
         self._seen: Seen | None = None
         self._held_since: float | None = None
-        self.memo = ""
-        """What a successor should know; it goes out with the next renewal. Whoever comes to lead
-        finds the predecessor's here."""
+        self.decided_at: float | None = None
+        """When the leader has decided last, seconds since the epoch; it goes out with the next
+        renewal. Whoever comes to lead finds the predecessor's here."""
+        self.before_release: Callable[[], Awaitable[None]] = _nothing
+        """Awaited before the lease is given back: what the next leader should find."""
+        self.terms = 0
+        """How often this process has come to lead: between two terms another one may have led."""
 
     @property
     def seconds_left(self) -> float:
@@ -156,12 +160,16 @@ class Leadership:
 
     async def release(self) -> None:
         """Gives the lease back, so that a successor need not wait for its end."""
+        if self.leads:
+            with contextlib.suppress(ApiError, httpx2.HTTPError, TimeoutError):
+                async with asyncio.timeout(self._timing.retry):
+                    await self.before_release()
         lease, leads = self._lease, self.leads
         self._held_since = None
         if not leads or lease is None:
             return
         fields = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
-        freed = _changed(lease, self.memo, fields)
+        freed = _changed(lease, self.decided_at, fields)
         with contextlib.suppress(ApiError, httpx2.HTTPError, TimeoutError):
             async with asyncio.timeout(self._timing.retry):
                 await self._client.replace(freed)
@@ -200,23 +208,25 @@ class Leadership:
             "renewTime": _now(),
         }
         if first:
+            self.decided_at = _decided_at(old)
             spec = None if old is None else old.spec
             fields["acquireTime"] = fields["renewTime"]
             fields["leaseTransitions"] = 0 if spec is None else (spec.leaseTransitions or 0) + 1
-            self.memo = _memo_of(old)
         if old is None:
             meta = ObjectMeta(
                 name=self._name,
                 namespace=self._namespace,
                 ownerReferences=[self._owner] if self._owner else None,
             )
-            new = await self._client.create(_changed(Lease(metadata=meta), self.memo, fields))
+            made = Lease(metadata=meta)
+            new = await self._client.create(_changed(made, self.decided_at, fields))
         else:
             # Carries the resourceVersion that was read: of two contenders one gets a conflict.
-            new = await self._client.replace(_changed(old, self.memo, fields))
+            new = await self._client.replace(_changed(old, self.decided_at, fields))
         self._note(new)
         self._held_since = began
         if first:
+            self.terms += 1
             log.info("this process leads", extra={"lease": self._name})
 
     def _note(self, lease: Lease) -> None:
@@ -234,21 +244,31 @@ class Leadership:
         )
 
 
-def _changed(lease: Lease, memo: str, fields: dict[str, Any]) -> Any:
+def _changed(lease: Lease, decided_at: float | None, fields: dict[str, Any]) -> Any:
     raw = lease.to_dict()
     meta = raw["metadata"]
-    annotations = {**(meta.get("annotations") or {}), MEMO_ANNOTATION: memo}
+    # Earlier versions kept the whole memory here.
+    kept = {k: v for k, v in (meta.get("annotations") or {}).items() if k != MEMO_ANNOTATION}
+    if decided_at is not None:
+        kept[DECIDED_ANNOTATION] = f"{decided_at:.3f}"
     changed = {
         **raw,
-        "metadata": {**meta, "annotations": annotations},
+        "metadata": {**meta, "annotations": kept},
         "spec": {**(raw.get("spec") or {}), **fields},
     }
     return Lease.from_dict(changed)
 
 
-def _memo_of(lease: Lease | None) -> str:
+def _decided_at(lease: Lease | None) -> float | None:
     annotations = lease.metadata.annotations if lease and lease.metadata else None
-    return str((annotations or {}).get(MEMO_ANNOTATION, ""))
+    try:
+        return float((annotations or {})[DECIDED_ANNOTATION])
+    except (KeyError, ValueError):
+        return None
+
+
+async def _nothing() -> None:
+    """Nobody has anything to leave."""
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""The other balancer pods of a deployment: where they are, and what requests they have."""
+"""The other balancer pods that serve a deployment: where they are, and what they hold of it."""
 
 import asyncio
 import logging
@@ -15,10 +15,13 @@ from fastgen_balancer.signals import LocalSignals
 
 LOAD_PATH: Final = "/load"
 WAKE_PATH: Final = "/wake"
+DEPLOYMENT: Final = "deployment"
+"""Parameter of both: whose load, or whose leader."""
+QUARANTINE_PATH: Final = "/quarantine"
 ANSWER_SECONDS: Final = 1.0
 """A pod that takes longer is not waited for."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +42,11 @@ class Peer:
     host: str
     serves: bool
     """It gets new requests; one that does not may still hold some, and may be gone already."""
+    port: int = Port.BALANCER_PEERS
 
     @property
     def url(self) -> str:
-        return f"http://{format_address(self.host, Port.BALANCER_PEERS)}"
+        return f"http://{format_address(self.host, self.port)}"
 
 
 def load_of(signals: LocalSignals) -> BalancerLoad:
@@ -72,6 +76,14 @@ def peers_of(pods: Iterable[Mapping[str, Any]], own: str) -> tuple[Peer, ...]:
     return tuple(peer for peer in found if peer is not None)
 
 
+def parse_peer(text: str) -> Peer:
+    """Of `HOST:PORT`; raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return Peer(text, host.strip("[]"), True, int(port))
+
+
 def _peer(pod: Mapping[str, Any]) -> Peer | None:
     status = pod.get("status") or {}
     host = status.get("podIP")
@@ -82,31 +94,59 @@ def _peer(pod: Mapping[str, Any]) -> Peer | None:
         for each in status.get("conditions") or ()
     )
     meta = pod["metadata"]
-    return Peer(meta["name"], host, ready and not meta.get("deletionTimestamp"))
+    serves = ready and not meta.get("deletionTimestamp")
+    return Peer(meta["name"], host, serves, Port.BALANCER_PEERS)
 
 
 class Peers:
-    """The other balancer pods of one deployment, as they are just now."""
+    """The other balancer pods that serve one deployment, as they are just now."""
 
-    def __init__(self, http: httpx2.AsyncClient, own: str) -> None:
-        """`own` is this pod's name."""
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        own: str,
+        deployment: str = "",
+        known: tuple[Peer, ...] = (),
+    ) -> None:
+        """`own` is this pod's name; `known`: the others, until the API server tells of them.
+
+        "": of all deployments that this pod serves.
+        """
         self._http = http
         self._own = own
-        self._known: tuple[Peer, ...] = ()
+        self._whose = {DEPLOYMENT: deployment} if deployment else {}
+        self._known = known
+
+    @property
+    def known(self) -> tuple[Peer, ...]:
+        return self._known
 
     def changed(self, objects: Mapping[str, Any]) -> None:
-        """All balancer pods of the deployment, by name, as the API server tells of them."""
+        """All balancer pods that serve it, by name, as the API server tells of them."""
         self._known = peers_of((each.to_dict() for each in objects.values()), self._own)
+
+    async def get(self, peer: Peer, path: str) -> bytes:
+        """Raises httpx2.HTTPError and TimeoutError."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            response = await self._http.get(f"{peer.url}{path}", params=self._whose)
+            response.raise_for_status()
+            return response.content
+
+    async def post(self, peer: Peer, path: str) -> bytes:
+        """Raises httpx2.HTTPError and TimeoutError."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            response = await self._http.post(f"{peer.url}{path}", params=self._whose)
+            response.raise_for_status()
+            return response.content
 
     async def wake(self, name: str) -> None:
         """Wakes that pod's leader, if it is one; a pod that is not known is not called.
 
-        Raises httpx2.HTTPError.
+        Raises httpx2.HTTPError and TimeoutError.
         """
         peer = next((each for each in self._known if each.name == name), None)
         if peer is not None:
-            response = await self._http.post(f"{peer.url}{WAKE_PATH}", timeout=ANSWER_SECONDS)
-            response.raise_for_status()
+            await self.post(peer, WAKE_PATH)
 
     async def signals(self, own: Callable[[], LocalSignals]) -> LocalSignals:
         """Asks all of them at once, and adds what this pod sees itself; never raises."""
@@ -119,10 +159,7 @@ class Peers:
 
     async def _ask(self, peer: Peer) -> BalancerLoad | None:
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                response = await self._http.get(f"{peer.url}{LOAD_PATH}")
-                response.raise_for_status()
-                return msgspec.json.decode(response.content, type=BalancerLoad)
+            return msgspec.json.decode(await self.get(peer, LOAD_PATH), type=BalancerLoad)
         except (httpx2.HTTPError, TimeoutError, msgspec.MsgspecError) as error:
             log.debug("a peer does not answer", extra={"peer": peer.name, "error": repr(error)})
             return None

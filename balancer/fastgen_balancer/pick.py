@@ -52,6 +52,10 @@ class Request:
     """64 bits, the same for prompts that begin alike; None: any endpoint is as good."""
     deadline: float | None = None
     """When its client gives up, seconds of the monotonic clock; None: not told."""
+    body_bytes: int = 0
+    """What it occupies in the proxy while it waits."""
+    witnessed: bool = True
+    """Whether our own Envoy tells what becomes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,9 @@ class Refusal(StrEnum):
     """The prompt was there when replicas crashed."""
     UNDECIDED = "undecided"
     """It has just failed, and soon it is known whether replicas crashed."""
+    UNKNOWN_MODEL = "unknown_model"
+    """Said where a balancer serves several models, as the next."""
+    MISSING_MODEL = "missing_model"
 
 
 def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick | Refusal:

@@ -32,6 +32,11 @@ class PromptKeys:
     """64 bits: of its beginning, the same in every turn of a conversation; None: too short."""
 
 
+def form_of(body: bytes) -> bytes:
+    """Of a request with all that it asks for, as it was sent."""
+    return _whole(b"form", body)
+
+
 def keys_of_body(body: bytes) -> PromptKeys:
     """Of a body that does not read: every byte of it counts."""
     return PromptKeys(_whole(b"body", body), None)

@@ -1,32 +1,39 @@
 """Prompts that crash replicas: who was there, who is suspected, who is refused for a while.
 
 A crash says nothing of its cause, so a prompt that was in flight is only suspected: it is sent once
-more, without a retry. One that was in flight at two crashes is convicted, and refused for a while,
-whichever client sends it. So the prompt that does it takes two replicas with it. Others that were
-there both times are refused with it, for a minute; one that ends well anywhere is free again.
+more, without a retry, and all its copies to the same replica. One that was in flight at two crashes
+is convicted, and refused for a while, whichever client sends it, with whatever sampling and limits.
+So the prompt that does it takes two replicas with it, and one more after each sentence, which is
+twice as long as the one before. Others that were there both times are refused with it; one that
+ends well, as it was sent before, is free again. What one pod knows it tells the others.
 """
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-CRASHES_TO_CONVICT: Final = 2
-FIRST_SENTENCE_SECONDS: Final = 60.0
-"""Each further one is twice as long: an innocent prompt loses a minute."""
-LONGEST_SENTENCE_SECONDS: Final = 3600.0
-SUSPECT_SECONDS: Final = 600.0
-"""How long a suspicion, or what is left of a sentence, lasts."""
-NOTICED_WITHIN_SECONDS: Final = 0.5
-"""Of two crashes, the later may be noticed that much before the earlier: between two polls."""
+from fastgen_balancer.suspicion import (
+    Flight,
+    Suspicion,
+    Verdict,
+    acquits,
+    blame,
+    crashes_of,
+    merge,
+    verdict_of,
+)
+
 UNDECIDED_SECONDS: Final = 2.0
 """After a failure, until it is known whether replicas have crashed."""
 LINGER_SECONDS: Final = 5.0
 """How long a request that ended badly still counts as in flight: its crash is told later."""
 SETTLE_SECONDS: Final = 1.0
 """The same after a good end: a replica whose engine has died ends its streams in good order."""
+HEARSAY_SECONDS: Final = 60.0
+"""How long another pod's word of a trial counts: an end of it may go unheard."""
+NEVER: Final = float("-inf")
 MOST_KEYS: Final = 4096
 MOST_FLIGHTS: Final = 65_536
 
@@ -36,92 +43,34 @@ V = TypeVar("V")
 log = logging.getLogger(__name__)
 
 
-class Verdict(StrEnum):
-    CLEAR = "clear"
-    SUSPECT = "suspect"
-    """May be sent, to one replica only."""
-    UNDECIDED = "undecided"
-    """It has just failed; in a moment it is one of the others."""
-    CONVICTED = "convicted"
-
-
-@dataclass(slots=True)
-class Flight:
-    """A request on its way, or just after a bad end."""
-
-    key: bytes
-    order: tuple[str, ...]
-    """Endpoints: the one that was tried, then the one for the retry."""
-    sent_at: float
-    answered_by: str | None = None
-    ended_at: float | None = None
-    ended_well: bool = False
-
-
 @dataclass(frozen=True, slots=True)
-class Suspicion:
-    """What is held against a prompt; a value, each event makes the next one."""
+class Knowledge:
+    """All that a pod knows of prompts, by its own clock, for the others to know."""
 
-    crashes: frozenset[tuple[str, float]] = frozenset()
-    """At which it was in flight: endpoint, and when that was noticed."""
-    last_at: float = 0.0
-    sentences: int = 0
-    until: float = 0.0
-    """End of the last sentence."""
-
-
-def crashes_of(flight: Flight, crashed_at: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The crashes at which a request was there, of the last crash of each endpoint.
-
-    Envoy does not tell of its retry before that answers: it was at the second endpoint if the first
-    one crashed, and not before that.
-    """
-
-    def crash(name: str) -> list[tuple[str, float]]:
-        at = crashed_at.get(name)
-        return [(name, at)] if at is not None and at >= flight.sent_at else []
-
-    first, *retries = flight.order
-    if flight.answered_by is not None:
-        names = dict.fromkeys((first, flight.answered_by))
-        return [each for name in names for each in crash(name)]
-    found = crash(first)
-    if found and retries:
-        first_at = found[0][1] - NOTICED_WITHIN_SECONDS
-        found += [(name, at) for name, at in crash(retries[0]) if at >= first_at]
-    return found
-
-
-def blame(suspicion: Suspicion, crash: tuple[str, float], now: float) -> Suspicion:
-    """After a crash at which the prompt was in flight; one crash counts once.
-
-    After its first sentence one further crash suffices.
-    """
-    if crash in suspicion.crashes or now < suspicion.until:
-        return suspicion
-    crashes = suspicion.crashes | {crash}
-    if len(crashes) < CRASHES_TO_CONVICT and suspicion.sentences == 0:
-        return replace(suspicion, crashes=crashes, last_at=now)
-    seconds = min(FIRST_SENTENCE_SECONDS * 2**suspicion.sentences, LONGEST_SENTENCE_SECONDS)
-    return Suspicion(crashes, now, suspicion.sentences + 1, now + seconds)
-
-
-def verdict_of(suspicion: Suspicion | None, now: float) -> Verdict:
-    if suspicion is None or now - max(suspicion.last_at, suspicion.until) > SUSPECT_SECONDS:
-        return Verdict.CLEAR
-    return Verdict.CONVICTED if now < suspicion.until else Verdict.SUSPECT
+    suspicions: Mapping[bytes, Suspicion] = field(default_factory=dict)
+    acquitted: Mapping[bytes, float] = field(default_factory=dict)
+    """When; what was held against the prompt until then counts no more."""
+    undecided: Mapping[bytes, float] = field(default_factory=dict)
+    """Until when."""
+    trials: Mapping[bytes, str] = field(default_factory=dict)
+    """At which endpoint a suspect runs."""
 
 
 class Quarantine:
     """Invariant: no more than MOST_KEYS prompts and MOST_FLIGHTS requests are kept, by their keys.
 
-    When there are more, the oldest are forgotten.
+    When there are more, the oldest are forgotten. `_trials` counts the flights with `on_trial`.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when there is something that other pods should know."""
         self._clock = clock
         self._suspicions: OrderedDict[bytes, Suspicion] = OrderedDict()
+        self._acquitted: OrderedDict[bytes, float] = OrderedDict()
         self._undecided: OrderedDict[bytes, float] = OrderedDict()
+        self._trials: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        self._trials_elsewhere: dict[str, tuple[float, Mapping[bytes, str]]] = {}
         self._flights: OrderedDict[str, Flight] = OrderedDict()
         self._lingering: deque[tuple[float, str]] = deque()
         self._settling: deque[tuple[float, str]] = deque()
@@ -150,11 +99,31 @@ class Quarantine:
         until = max(suspicion.until if suspicion else 0.0, self._undecided.get(key, 0.0))
         return max(0.0, until - self._clock())
 
-    def sent(self, request_id: str, key: bytes, order: tuple[str, ...]) -> None:
+    def trial(self, key: bytes) -> str | None:
+        """The endpoint at which a suspect runs now, for whichever pod: its copies go there, too."""
+        if (own := self._trials.get(key)) is not None:
+            return own[0]
+        now = self._clock()
+        for heard_at, trials in self._trials_elsewhere.values():
+            if key in trials and now - heard_at <= HEARSAY_SECONDS:
+                return trials[key]
+        return None
+
+    def sent(self, request_id: str, key: bytes, order: tuple[str, ...], form: bytes = b"") -> None:
         """Notes that a request goes to the first of these endpoints."""
-        if order:
-            self._flights[request_id] = Flight(key, order, self._clock())
-            _trim(self._flights, MOST_FLIGHTS)
+        if not order:
+            return
+        now = self._clock()
+        on_trial = verdict_of(self._suspicions.get(key), now) is Verdict.SUSPECT
+        if (before := self._flights.get(request_id)) is not None:
+            self._end_trial(before)
+        self._flights[request_id] = Flight(key, order, now, form, on_trial)
+        if on_trial:
+            _, others = self._trials.get(key, ("", 0))
+            self._trials[key] = (order[0], others + 1)
+            self.on_news()
+        while len(self._flights) > MOST_FLIGHTS:
+            self._end_trial(self._flights.popitem(last=False)[1])
 
     def answered(self, request_id: str, name: str | None) -> None:
         """Notes which endpoint's answer has begun; None: not known, so likely the first's."""
@@ -162,10 +131,14 @@ class Quarantine:
             flight.answered_by = name or flight.order[0]
 
     def failed(self, request_id: str) -> None:
-        """Notes that no replica has answered: soon it is known whether any crashed."""
-        if (flight := self._flights.get(request_id)) is not None:
-            self._undecided[flight.key] = self._clock() + UNDECIDED_SECONDS
-            _trim(self._undecided, MOST_KEYS)
+        """Notes that no replica has answered, or not to the end: soon it is known why."""
+        flight = self._flights.get(request_id)
+        if flight is None or (flight.answered_by is not None and self._fell(flight)):
+            # The crash was noticed before the end was told: there is nothing left to decide.
+            return
+        self._undecided[flight.key] = self._clock() + UNDECIDED_SECONDS
+        _trim(self._undecided)
+        self.on_news()
 
     def ended(self, request_id: str, *, well: bool) -> None:
         """Notes the end of a request; a good one clears its prompt, unless a crash follows."""
@@ -174,6 +147,7 @@ class Quarantine:
         flight = self._flights.get(request_id)
         if flight is not None and flight.ended_at is None:
             flight.ended_at, flight.ended_well = now, well
+            self._end_trial(flight)
             (self._settling if well else self._lingering).append((now, request_id))
 
     def crashed(self, name: str) -> None:
@@ -182,18 +156,65 @@ class Quarantine:
         self._forget_old(now)
         self._crashed_at.pop(name, None)
         self._crashed_at[name] = now
-        _trim(self._crashed_at, MOST_KEYS)
+        _trim(self._crashed_at)
         for flight in self._flights.values():
-            for crash in crashes_of(flight, self._crashed_at):
-                self._blame(flight.key, crash, now)
+            crashes = crashes_of(flight, self._crashed_at)
+            for crash in crashes:
+                self._blame(flight, crash, now)
+            if any(name == flight.answered_by for name, _ in crashes):
+                # Of a stream that broke nothing more is to come; a retry may yet be told of.
+                self._undecided.pop(flight.key, None)
 
-    def _blame(self, key: bytes, crash: tuple[str, float], now: float) -> None:
-        old = self._suspicions.pop(key, None)
-        if old is None or verdict_of(old, now) is Verdict.CLEAR:
-            old = Suspicion()
-        new = self._suspicions[key] = blame(old, crash, now)
-        _trim(self._suspicions, MOST_KEYS)
-        if new.sentences > old.sentences:
+    def knowledge(self) -> Knowledge:
+        """What others should know."""
+        self._forget_old(self._clock())
+        trials = {key: name for key, (name, _) in self._trials.items()}
+        return Knowledge(
+            dict(self._suspicions), dict(self._acquitted), dict(self._undecided), trials
+        )
+
+    def hear(self, pod: str, told: Knowledge) -> None:
+        """Takes another pod's knowledge, its times by our clock."""
+        now = self._clock()
+        for key, at in told.acquitted.items():
+            self._acquit(key, at)
+        for key, heard in told.suspicions.items():
+            is_over = verdict_of(heard, now) is Verdict.CLEAR
+            if not is_over and self._acquitted.get(key, NEVER) < heard.last_at:
+                own = self._counting(key, now)
+                self._hold(key, own, merge(own, heard), now)
+        for key, until in told.undecided.items():
+            self._undecided[key] = max(until, self._undecided.get(key, 0.0))
+        _trim(self._undecided)
+        self._trials_elsewhere[pod] = (now, told.trials)
+
+    def keep_to(self, pods: Iterable[str]) -> None:
+        """Forgets the trials of pods that are gone."""
+        kept = set(pods)
+        for pod in self._trials_elsewhere.keys() - kept:
+            del self._trials_elsewhere[pod]
+
+    def _blame(self, flight: Flight, crash: tuple[str, float], now: float) -> None:
+        if crash[1] <= self._acquitted.get(flight.key, NEVER):
+            return
+        old = self._counting(flight.key, now)
+        new = blame(old, crash, now, flight.form)
+        if self._hold(flight.key, old, new, now):
+            self.on_news()
+
+    def _counting(self, key: bytes, now: float) -> Suspicion:
+        """What is held against a prompt and not too old."""
+        known = self._suspicions.get(key)
+        if known is None or verdict_of(known, now) is Verdict.CLEAR:
+            return Suspicion()
+        return known
+
+    def _hold(self, key: bytes, old: Suspicion, new: Suspicion, now: float) -> bool:
+        """Keeps a suspicion as the latest; whether it is another than before."""
+        self._suspicions[key] = new
+        self._suspicions.move_to_end(key)
+        _trim(self._suspicions)
+        if new.until > max(now, old.until):
             self._undecided.pop(key, None)
             log.warning(
                 "prompt quarantined",
@@ -203,6 +224,17 @@ class Quarantine:
                     "seconds": round(new.until - now),
                 },
             )
+        return new != old
+
+    def _acquit(self, key: bytes, at: float) -> None:
+        """Nothing that was held against a prompt up to then counts any more."""
+        if self._acquitted.get(key, NEVER) >= at:
+            return
+        self._acquitted[key] = at
+        self._acquitted.move_to_end(key)
+        _trim(self._acquitted)
+        if (suspicion := self._suspicions.get(key)) is not None and suspicion.last_at <= at:
+            del self._suspicions[key]
 
     def _forget_old(self, now: float) -> None:
         for queue, seconds in (
@@ -212,15 +244,28 @@ class Quarantine:
             while queue and now - queue[0][0] > seconds:
                 flight = self._flights.pop(queue.popleft()[1], None)
                 if flight is not None and flight.ended_well and not self._fell(flight):
-                    self._suspicions.pop(flight.key, None)
                     self._undecided.pop(flight.key, None)
+                    suspicion = self._suspicions.get(flight.key)
+                    if suspicion is not None and acquits(flight, suspicion):
+                        assert flight.ended_at is not None
+                        self._acquit(flight.key, flight.ended_at)
+                        self.on_news()
 
     def _fell(self, flight: Flight) -> bool:
         """Whether the endpoint that has answered crashed since."""
         crashed_at = self._crashed_at.get(flight.answered_by or flight.order[0])
         return crashed_at is not None and crashed_at >= flight.sent_at
 
+    def _end_trial(self, flight: Flight) -> None:
+        if not flight.on_trial:
+            return
+        flight.on_trial = False
+        name, number = self._trials.pop(flight.key)
+        if number > 1:
+            self._trials[flight.key] = (name, number - 1)
+        self.on_news()
 
-def _trim(kept: OrderedDict[K, V], most: int) -> None:
-    while len(kept) > most:
+
+def _trim(kept: OrderedDict[K, V]) -> None:
+    while len(kept) > MOST_KEYS:
         kept.popitem(last=False)

@@ -1,40 +1,35 @@
-"""How a request is received, whichever proxy asks: our own Envoy or somebody else's gateway."""
+"""How a deployment receives a request, whichever proxy asks: our own Envoy or a gateway."""
 
 import asyncio
-import itertools
 import math
-import secrets
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from google.protobuf import duration_pb2
 
-from fastgen_api.names import Header, is_request_id
+from fastgen_api.names import Header
 from fastgen_balancer import estimate
-from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.dispatch import Answer, Dispatcher, Held, Placed
 from fastgen_balancer.endpoints import Endpoint
-from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
-from fastgen_balancer.estimate import MalformedBodyError
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
 from fastgen_balancer.outcome import outcome_of_abandoned
 from fastgen_balancer.pick import Refusal, Request
-from fastgen_balancer.quarantine import Quarantine, Verdict
+from fastgen_balancer.quarantine import Quarantine
 from fastgen_balancer.refusal import immediate_response
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
+from fastgen_balancer.suspicion import Verdict
 
 HOLD_MARGIN_SECONDS: Final = 1.0
-
-E = TypeVar("E", bound=Exchange)
 
 
 class Reception:
     """Books each request with the queue, the fleet, the quarantine and the metrics.
 
-    It learns the tokens per byte, so that all proxies' requests are sized alike.
+    It learns the tokens per byte. What a gateway tells of answers is believed of its own requests
+    alone: it moves no endpoint's health, no other request's size, and acquits no prompt.
     """
 
     def __init__(
@@ -52,35 +47,10 @@ class Reception:
         self._metrics = metrics
         self._clock = clock
         self._settings = settings
-        self._tokens_per_byte = estimate.FIRST_TOKENS_PER_BYTE
-        # Ids differ from those of a predecessor, whose log entries may still come.
-        self._prefix = secrets.token_hex(4)
-        self._numbers = itertools.count()
-
-    def begin(self, kind: type[E], headers: dict[str, str], named: str) -> E:
-        """A request by its headers; `named`: the id that its client gave it, sound or not."""
-        now, timeout = self._clock(), timeout_seconds(headers)
-        return kind(
-            id=f"{self._prefix}-{next(self._numbers)}",
-            method=headers.get(":method", ""),
-            path=headers.get(":path", ""),
-            is_grpc=headers.get("content-type", "").startswith("application/grpc"),
-            began_at=now,
-            deadline=None if timeout is None else now + timeout,
-            client_id=named if is_request_id(named) else None,
-        )
-
-    def read(self, exchange: Exchange, body: bytes) -> Refusal | None:
-        """Notes the size and keys of a whole request, or says why it goes nowhere."""
-        exchange.began_at = self._clock()
-        if len(body) > MAX_BODY_BYTES:
-            return Refusal.TOO_LARGE
-        try:
-            reading = estimate.read(body, is_grpc=exchange.is_grpc)
-        except MalformedBodyError:
-            return Refusal.MALFORMED
-        exchange.size, exchange.keys = reading.size, reading.keys
-        return None
+        # Of those with our own Envoy as a witness, and of gateways': they size their own alone.
+        self.spread: Callable[[], Awaitable[None]] = _nobody
+        """Returns when other pods know of a failure that a client is about to be told."""
+        self._tokens_per_byte = dict.fromkeys((True, False), estimate.FIRST_TOKENS_PER_BYTE)
 
     def judge(self, exchange: Exchange) -> Refusal | None:
         """Refuses what has crashed replicas; what may have is sent to one only."""
@@ -94,15 +64,36 @@ class Reception:
 
     def request(self, exchange: Exchange) -> Request:
         """What picking needs to know of it."""
-        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte)
+        tokens = estimate.tokens_of(exchange.size, self._tokens_per_byte[exchange.witnessed])
         keys = exchange.keys if self._settings().prefers_prefix else None
         opening = keys.opening if keys else None
-        return Request(exchange.generates, tokens, opening, exchange.deadline)
+        return Request(
+            exchange.generates,
+            tokens,
+            opening,
+            exchange.deadline,
+            exchange.body_bytes,
+            exchange.witnessed,
+        )
+
+    def prompt_tokens(self, exchange: Exchange) -> int:
+        """How long its prompt is for this deployment, as far as the balancer can tell."""
+        return estimate.prompt_tokens_of(exchange.size, self._tokens_per_byte[exchange.witnessed])
 
     def offer(self, exchange: Exchange) -> Answer:
         """Judges the request, and places it, holds it, or refuses it."""
-        refusal = self.judge(exchange)
-        return refusal or self._dispatcher.offer(exchange.id, self.request(exchange))
+        if (refusal := self.judge(exchange)) is not None:
+            return refusal
+        request = self.request(exchange)
+        if (name := self.trial(exchange)) is not None:
+            return self._dispatcher.offer_at(exchange.id, request, name)
+        return self._dispatcher.offer(exchange.id, request)
+
+    def trial(self, exchange: Exchange) -> str | None:
+        """The one endpoint that a suspect may go to, since its like runs there; None: any."""
+        if not exchange.once or exchange.keys is None:
+            return None
+        return self._quarantine.trial(exchange.keys.whole)
 
     def patience(self, exchange: Exchange, held: Held) -> float:
         """Longest stay in the queue, seconds."""
@@ -126,11 +117,18 @@ class Reception:
         except (asyncio.CancelledError, GeneratorExit):
             self.abandon(exchange, held)
             raise
-        if isinstance(answer, Placed) and (refusal := self.judge(exchange)) is not None:
-            # Another client's same prompt has crashed replicas meanwhile.
-            self._fleet.end(exchange.id)
-            self._dispatcher.pump()
-            return refusal
+        return self._judge_again(exchange, answer) if isinstance(answer, Placed) else answer
+
+    def _judge_again(self, exchange: Exchange, placed: Placed) -> Placed | Refusal:
+        """After a wait: another client's same prompt may have crashed replicas meanwhile."""
+        answer: Placed | Refusal = self.judge(exchange) or placed
+        name = self.trial(exchange)
+        if isinstance(answer, Placed) and name in (None, placed.endpoints[0].name):
+            return answer
+        self._fleet.end(exchange.id)
+        if isinstance(answer, Placed) and name is not None:
+            answer = self._dispatcher.offer_at(exchange.id, self.request(exchange), name)
+        self._dispatcher.pump()
         return answer
 
     def abandon(self, exchange: Exchange, held: Held) -> None:
@@ -163,12 +161,24 @@ class Reception:
         tried = placed.endpoints[:1] if exchange.once else placed.endpoints
         if exchange.keys is not None:
             names = tuple(endpoint.name for endpoint in tried)
-            self._quarantine.sent(exchange.id, exchange.keys.whole, names)
+            self._quarantine.sent(exchange.id, exchange.keys.whole, names, exchange.form)
         return tried
 
     def waited(self, exchange: Exchange) -> dict[str, str]:
         """The header by which the replica knows how long the request has been here already."""
         return {Header.WAITED: str(round((self._clock() - exchange.began_at) * 1000))}
+
+    def judged(self, exchange: Exchange) -> dict[str, str]:
+        """The header by which the replica knows that the model needs no more judging."""
+        return {Header.MODEL_JUDGED: "1"} if exchange.judged else {}
+
+    async def answered(
+        self, exchange: Exchange, headers: dict[str, str], replica: str | None
+    ) -> None:
+        """As `first_byte`; of a failure all pods know before the client, who may come again."""
+        self.first_byte(exchange, headers, replica)
+        if exchange.generates and exchange.is_unavailable and replica is None:
+            await self.spread()
 
     def first_byte(self, exchange: Exchange, headers: dict[str, str], replica: str | None) -> None:
         """Books the beginning of an answer; `replica`: the name of who answers, where known."""
@@ -186,16 +196,20 @@ class Reception:
             self._metrics.first_byte(self._clock() - exchange.began_at)
         tokens = headers.get(Header.PROMPT_TOKENS, "")
         if tokens.isdecimal():
-            self._tokens_per_byte = estimate.learn(
-                self._tokens_per_byte, exchange.size, int(tokens)
+            kind = exchange.witnessed
+            self._tokens_per_byte[kind] = estimate.learn(
+                self._tokens_per_byte[kind], exchange.size, int(tokens)
             )
 
-    def end(self, exchange: Exchange, *, well: bool) -> str | None:
-        """Books the end of a request; returns where it was, None when it is not known."""
-        name = self._fleet.end(exchange.id)
+    def end(self, exchange: Exchange, *, well: bool) -> None:
+        """Books the end of a request."""
+        self._fleet.end(exchange.id)
         self._quarantine.ended(exchange.id, well=well)
         self._dispatcher.pump()
-        return name
+
+
+async def _nobody() -> None:
+    """There is no other pod."""
 
 
 def ask_for_patience(seconds: float) -> messages.ProcessingResponse:

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,10 +21,10 @@ from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
-from fastgen_balancer.peers import load_of
-from fastgen_balancer.picker import Identity, Picker
+from fastgen_balancer.peers import Peer, Peers
+from fastgen_balancer.picker import Picker
+from fastgen_balancer.roster import static_roster
 from fastgen_balancer.settings import Settings
-from fastgen_balancer.wake import Alarm
 from fastgen_balancer.web import metrics_app, peers_app, web_app
 
 SWEEP_SECONDS: Final = 1.0
@@ -39,18 +39,22 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Options:
     directory: Path
-    deployment: str
+    balancer: str
     namespace: str
     picker_port: int
     http_host: str
     http_port: int
     metrics_port: int | None
     peers_port: int | None
-    """Where the deployment's other balancer pods ask; None: there are none."""
+    """Where other balancer pods ask; None: there are none."""
     settle_seconds: float
     settings: Settings
-    static: tuple[Endpoint, ...]
+    """Outside Kubernetes; the longest wait counts inside as well."""
+    static: Mapping[str, tuple[Endpoint, ...]]
+    """Replicas by what they serve; of the one name "" when there is but one deployment."""
     prometheus_url: str | None
+    static_peers: tuple[Peer, ...] = ()
+    """Other balancers of the static endpoints."""
     api_keys: Path | None = None
     """The mounted Secret with the keys that Envoy asks for."""
     endpoint_picker_port: int | None = None
@@ -66,12 +70,9 @@ async def serve(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    identity = Identity(options.deployment, options.namespace)
-    picker = Picker(options.directory, identity, options.settings)
+    picker = Picker(options.directory, options.namespace)
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
-    drain = Drain(
-        admin, lambda: options.settle_seconds, lambda: picker.settings.drain_limit_seconds
-    )
+    drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.drain_limit_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
     gateway_server = await _serve_gateways(picker, options, drain)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
@@ -79,38 +80,46 @@ async def serve(options: Options) -> None:
     if options.metrics_port is not None:
         alone = metrics_app(picker.registries)
         webs.append(_web_server(alone, options.http_host, options.metrics_port))
-    alarm = Alarm()
     if options.peers_port is not None:
-        app = peers_app(lambda: load_of(picker.signals()), alarm.ring)
+        app = peers_app(picker.load, picker.wake, picker.share)
         webs.append(_web_server(app, options.http_host, options.peers_port))
     tasks = [
         *(asyncio.create_task(web.serve(), name="http") for web in webs),
         asyncio.create_task(_sweep(picker), name="sweep"),
         asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
+        asyncio.create_task(drain.undo_abandoned(), name="recover"),
     ]
     if options.api_keys is not None:
         file = ApiKeyFile(options.api_keys, options.directory)
         tasks.append(asyncio.create_task(file.follow(), name="api keys"))
     if options.static:
-        picker.set_endpoints(options.static)
+        picker.serve(static_roster(tuple(options.static), options.settings))
+        for entry, endpoints in zip(picker.roster.entries, options.static.values(), strict=True):
+            picker.members[entry.deployment].set_endpoints(endpoints)
+        if options.static_peers:
+            shares = _share_with(picker, options.static_peers)
+            tasks.append(asyncio.create_task(shares, name="peers"))
     else:
         # Only here: outside Kubernetes its client is not needed.
         from fastgen_balancer.residence import live_in_cluster
 
-        picker.begin_with_known()
-        tasks.append(
-            asyncio.create_task(
-                live_in_cluster(picker, identity, options.prometheus_url, alarm), name="cluster"
-            )
+        life = live_in_cluster(
+            picker,
+            options.directory,
+            options.balancer,
+            options.namespace,
+            options.prometheus_url,
+            options.settings.max_wait_seconds,
         )
+        tasks.append(asyncio.create_task(life, name="cluster"))
     _spare_collections()
     try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
-        await drain.run()
+        await drain.run(is_last=True)
         if gateway_server is not None:
             # Of their streams Envoy, and so the drain, knows nothing.
-            await gateway_server.stop(picker.settings.drain_seconds)
+            await gateway_server.stop(picker.drain_seconds)
     finally:
         for web in webs:
             web.should_exit = True
@@ -118,7 +127,7 @@ async def serve(options: Options) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await picker.poller.close()
+        await picker.close()
         if gateway_server is not None:
             await gateway_server.stop(0)
         await grpc_server.stop(0)
@@ -133,6 +142,11 @@ def _spare_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS, 20, 20)
+
+
+async def _share_with(picker: Picker, peers: tuple[Peer, ...]) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        await picker.share.run(Peers(http, "", known=peers))
 
 
 async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
@@ -193,10 +207,7 @@ async def _recover_envoy(admin: EnvoyAdmin, drain: Drain) -> None:
     if not await admin.is_draining():
         return
     log.warning("Envoy has drained and starts anew")
-    with contextlib.suppress(httpx2.HTTPError):
-        with contextlib.suppress(TimeoutError):
-            await drain.wait_for_streams()
-        await admin.quit()
+    await drain.restart_envoy()
 
 
 def _web_server(app: Starlette, host: str, port: int) -> "_WebServer":

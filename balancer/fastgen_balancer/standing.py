@@ -61,6 +61,9 @@ class Standing:
         self.heard_at = now
 
     def send(self, sent: Sent, now: float) -> None:
+        """Notes a request on its way here; one without a witness is no probe and has no times."""
+        if not sent.witnessed:
+            return
         self.first_bytes.sent(sent)
         health = states.sent(self.health, now)
         if health.probing and not self.health.probing:

@@ -8,7 +8,7 @@ from fastgen_api.spec import ScalingMode
 from fastgen_balancer.decision import Memory, Recommendation, start
 from fastgen_balancer.deployment_access import Deployment
 from fastgen_balancer.deployment_status import ReportMemory, note
-from fastgen_balancer.memo import read
+from fastgen_balancer.memo import read, recall
 from fastgen_balancer.restraint import Restraint
 
 log = logging.getLogger(__name__)
@@ -24,11 +24,14 @@ class State:
     restraint: Restraint | None = None
 
 
-def begin(deployment: Deployment, memo: str, now: float) -> State:
-    """A new leader's state: what the last one remembered, or at least what it told last."""
+def begin(deployment: Deployment, memo: str, now: float, decided_at: float | None = None) -> State:
+    """A new leader's state: what the last one remembered, or at least what it told last.
+
+    `decided_at`: when that one has decided last.
+    """
     left, mode = read(memo), deployment.spec.scaling.mode
     if left is not None and left.mode is mode:
-        return State(left.memory, ReportMemory(stance_since=now), mode)
+        return State(recall(left, decided_at), ReportMemory(stance_since=now), mode)
     if memo and left is None:
         log.warning("what the last leader remembered cannot be read; windows begin anew")
     changed_at = None

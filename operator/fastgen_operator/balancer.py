@@ -74,6 +74,7 @@ def _role(owner: Owner) -> KubernetesObject:
                 ["leases"],
                 ["get", "update"],
                 names.balancer_name(owner.name),
+                names.memo_name(owner.name),
             ),
             _rule("events.k8s.io", ["events"], ["create"]),
             _rule("", ["pods"], ["get", "list", "watch"]),
@@ -85,10 +86,10 @@ def _role(owner: Owner) -> KubernetesObject:
 
 
 def _rule(
-    group: str, resources: list[str], verbs: list[str], name: str | None = None
+    group: str, resources: list[str], verbs: list[str], *resource_names: str
 ) -> KubernetesObject:
     rule: KubernetesObject = {"apiGroups": [group], "resources": resources, "verbs": verbs}
-    return rule | ({"resourceNames": [name]} if name else {})
+    return rule | ({"resourceNames": list(resource_names)} if resource_names else {})
 
 
 def _role_binding(owner: Owner) -> KubernetesObject:

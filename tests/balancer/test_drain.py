@@ -4,10 +4,11 @@ import asyncio
 import signal
 
 import httpx2
-from balancer_process import complete, generate
+from balancer_process import complete, generate, ready
 from small_replica import Replica, serving
 
 from fastgen_api.names import BALANCER_HEALTH_PATH
+from fastgen_balancer.drain import ABANDONED_SECONDS
 
 from .conftest import Balance
 
@@ -75,3 +76,27 @@ async def test_a_drain_ends_with_envoy(balance: Balance, http: httpx2.AsyncClien
         answer = await http.get(f"http://127.0.0.1:{balancer.http_port}/drain")
         assert answer.elapsed.total_seconds() < 3
         assert answer.json() == {"drained": True}
+
+
+async def test_a_drain_that_no_end_follows_is_undone(
+    balance: Balance, http: httpx2.AsyncClient
+) -> None:
+    """Whoever asked for it: the streams end, Envoy starts anew, and the balancer serves."""
+    one = Replica("one")
+    async with serving(one) as a, balance(a) as balancer:
+        stream = asyncio.create_task(complete(http, balancer, "gap=0.1", 30))
+        await balancer.eventually(lambda: one.running == 1)
+        url = f"http://127.0.0.1:{balancer.http_port}/drain"
+        assert (await http.get(url)).json() == {"drained": True}
+        assert (await stream).text.endswith("data: [DONE]\n\n")
+        assert not await ready(balancer)
+        assert balancer.envoy is not None
+        assert await asyncio.wait_for(balancer.envoy.wait(), ABANDONED_SECONDS + 10) == 0
+        await balancer.start_envoy()
+        await balancer.eventually(lambda: ready(balancer), seconds=30)
+        assert (await complete(http, balancer, "", 1)).status_code == 200
+        # And it can drain again, for good.
+        assert (await http.get(url)).json() == {"drained": True}
+        assert balancer.picker is not None
+        balancer.picker.terminate()
+        assert await asyncio.wait_for(balancer.picker.wait(), 10) == 0

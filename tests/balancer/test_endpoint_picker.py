@@ -37,7 +37,7 @@ async def test_bodies_stream_both_ways(
         assert times[4] - times[0] > 0.5, "word by word, not all at the end"
         seen = one.seen[-1]
         assert seen["x-gateway-destination-endpoint"] == http_address(a)
-        assert int(seen[Header.WAITED]) < 1000
+        assert Header.WAITED not in seen, "so the replica counts it however it ends"
         assert await generate(gateway, "gap=0.05 " + "x" * MANY_BYTES, 4) == [
             "w0 ", "w1 ", "w2 ", "w3 ",
         ]  # fmt: skip

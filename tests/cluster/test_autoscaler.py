@@ -222,7 +222,7 @@ def test_what_the_killed_leader_remembered_is_not_forgotten(scene: Scene) -> Non
 
 
 def _memo(scene: Scene) -> str:
-    annotations = scene.get("lease", f"{NAME}-balancer")["metadata"]["annotations"]
+    annotations = scene.get("lease", names.memo_name(NAME))["metadata"]["annotations"]
     return str(annotations[names.MEMO_ANNOTATION])
 
 

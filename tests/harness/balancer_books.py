@@ -1,5 +1,10 @@
 """A balancer's books without a balancer: endpoints, reports and a clock that stands still."""
 
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
 from fastgen_balancer.account import Report
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import Fleet
@@ -26,3 +31,14 @@ def fleet_of(clock: Clock, *names: str) -> Fleet:
     fleet = Fleet(clock, default_capacity=8)
     fleet.set_endpoints([endpoint(name) for name in names])
     return fleet
+
+
+class Told:
+    """A stream's context, whose proxy tells these messages and then ends."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts: Iterator[Any] = iter(parts)
+
+    async def read(self) -> Any:
+        part = next(self._parts, grpc.aio.EOF)
+        return await part() if callable(part) else part

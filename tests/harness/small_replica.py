@@ -157,11 +157,14 @@ async def serving(replica: Replica, host: str = "127.0.0.1") -> AsyncIterator[st
 
 @contextlib.asynccontextmanager
 async def replica_process(
-    name: str, crash_on: str = "poison"
+    name: str, crash_on: str = "poison", host: str = "127.0.0.1", within: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A replica in a process of its own: its address, and the process."""
+    """A replica in a process of its own: its address, and the process.
+
+    within: a command that runs it, as in another network namespace.
+    """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, name, crash_on, stdout=asyncio.subprocess.PIPE
+        *(*within, sys.executable, __file__, name, crash_on, host), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -173,10 +176,10 @@ async def replica_process(
 
 
 async def main() -> None:
-    """Serves as a process of its own, to be killed: `python replica.py NAME [CRASH_ON]`."""
+    """Serves as a process of its own, to be killed: `python replica.py NAME CRASH_ON HOST`."""
     replica = Replica(sys.argv[1])
-    replica.crash_on = sys.argv[2] if len(sys.argv) > 2 else None
-    async with serving(replica) as address:
+    replica.crash_on = sys.argv[2]
+    async with serving(replica, sys.argv[3]) as address:
         print(address, flush=True)
         await asyncio.Event().wait()
 

@@ -8,11 +8,8 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastgen_api.names import Outcome
 from fastgen_balancer import endpoint_picker_messages as protocol
-from fastgen_balancer.endpoint_picker_exchange import GatewayExchange, entry_of
 from fastgen_balancer.endpoints import Endpoint
-from fastgen_balancer.outcome import outcome_of
 
 ENDPOINT = Endpoint("a", "10.0.0.1", 8000, 9000)
 
@@ -85,52 +82,3 @@ def test_the_pieces_of_a_body_are_the_body(body: bytes, size: int, ends: bool) -
     assert b"".join(piece.body for piece in found) == body
     assert all(len(piece.body) <= size for piece in found)
     assert [piece.end_of_stream for piece in found] == [False] * (len(found) - 1) + [ends]
-
-
-def exchange(**fields: Any) -> GatewayExchange:
-    made = GatewayExchange(
-        id="1", method="POST", path="/v1/completions", is_grpc=False, began_at=0.0, placed=True
-    )
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
-
-
-GRPC: dict[str, Any] = {"path": "/fastgen.v1.InferenceService/Generate", "is_grpc": True}
-
-
-@pytest.mark.parametrize(
-    ("made", "outcome"),
-    [
-        (exchange(status=200), None),
-        (exchange(status=429), Outcome.REFUSED),
-        (exchange(status=503), Outcome.REFUSED),
-        (exchange(status=500), Outcome.ERROR),
-        (exchange(status=400), None),
-        (exchange(status=0), Outcome.ERROR),
-        (exchange(**GRPC, status=200, grpc_status=0, started=True), None),
-        (exchange(**GRPC, status=200, grpc_status=8), Outcome.REFUSED),
-        (exchange(**GRPC, status=200, grpc_status=14, started=True), Outcome.ERROR),
-        (exchange(**GRPC, status=200, grpc_status=3), None),
-    ],
-)
-def test_what_no_replica_counts_is_counted_by_the_answer(
-    made: GatewayExchange, outcome: Outcome | None
-) -> None:
-    entry = entry_of(made, 1.0)
-    assert entry is not None
-    assert outcome_of(entry) is outcome
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        exchange(),
-        exchange(status=200, placed=False),
-        exchange(status=200, method="GET", path="/v1/models"),
-        exchange(**GRPC, status=200),
-    ],
-    ids=["client left", "refused", "no generation", "stream broke"],
-)
-def test_what_says_nothing_is_not_counted(made: GatewayExchange) -> None:
-    assert entry_of(made, 1.0) is None

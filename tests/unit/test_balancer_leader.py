@@ -6,17 +6,18 @@ from typing import Any
 import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from scaling_scenes import local
+from scaling_scenes import IDLE, local
 
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.names import Metric
 from fastgen_api.spec import parse
 from fastgen_balancer.autoscaler_metrics import AutoscalerMetrics
 from fastgen_balancer.deployment_access import Deployment
+from fastgen_balancer.heritage import Heritage
 from fastgen_balancer.leader import Autoscaler
 from fastgen_balancer.memo import read
 from fastgen_balancer.promql import Windows
-from fastgen_balancer.signals import LocalSignals
+from fastgen_balancer.signals import LocalSignals, MetricSignals
 
 NOW = 1_700_000_000.0
 HUNGRY = local(1, queued=8, in_flight=4, saturated=1)
@@ -58,12 +59,27 @@ class Resource:
 
 @dataclass
 class Lease:
-    """A lease that is held."""
+    """A lease that is held, and what its holders leave."""
 
     memo: str = ""
     seconds_left: float = 10.0
     write_seconds: float = 4.0
-    leads: bool = True
+    terms: int = 1
+    decided_at: float | None = None
+    writes: int = 0
+    is_away: bool = False
+
+    @property
+    def leads(self) -> bool:
+        return self.seconds_left > 0
+
+    async def take(self) -> str:
+        return self.memo
+
+    async def leave(self, memo: str) -> None:
+        if self.is_away:
+            raise TimeoutError
+        self.memo, self.writes = memo, self.writes + 1
 
 
 class Life:
@@ -75,6 +91,7 @@ class Life:
         self.autoscaler = Autoscaler(
             resource,
             lease,
+            Heritage(lease, lease),
             httpx2.AsyncClient(),
             self.local_signals,
             "http://127.0.0.1:9",
@@ -165,6 +182,83 @@ async def test_the_next_leader_goes_on_where_the_last_one_was() -> None:
     assert memo is not None
     assert memo.memory.pending_since == NOW + 2
     assert [change.delta for change in memo.memory.changes] == [1]
+
+
+async def test_a_lead_that_was_lost_and_won_between_two_ticks_heeds_who_led_meanwhile() -> None:
+    """Its own memory is of before, and must not go out over the other's words."""
+    resource, lease = Resource(), Lease()
+    life = Life(resource, lease)
+    await life.ticks(0, 20)
+    assert resource.scaled == [2]
+    other = Life(resource, lease)
+    other.seen = local(2)
+    await other.ticks(20, 40)
+    resource.replicas, left = 5, lease.memo
+    lease.terms += 1
+    life.seen = local(5)
+    await life.ticks(62, 2)
+    before, memo = read(left), read(lease.memo)
+    assert before is not None
+    assert memo is not None
+    assert before.memory.changes == memo.memory.changes[:-1], "what happened under the other"
+    assert memo.memory.changes[-1].delta == 3
+
+
+async def test_a_tick_that_a_new_term_overtakes_leaves_no_memo() -> None:
+    """It read and decided by what was known before the other one led."""
+    resource, lease = Resource(), Lease()
+    life = Life(resource, lease)
+    await life.ticks(0, 2)
+
+    async def lose_and_win() -> LocalSignals:
+        lease.memo, lease.terms, lease.decided_at = "the other's", lease.terms + 1, NOW + 99
+        return HUNGRY
+
+    life.autoscaler._local_signals = lose_and_win
+    await life.ticks(2, 2)
+    assert (lease.memo, lease.decided_at) == ("the other's", NOW + 99)
+
+
+async def test_without_traffic_the_memory_is_written_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And still the next leader knows that nothing arrived all the time."""
+
+    async def rest(*_: Any) -> MetricSignals:
+        return IDLE
+
+    monkeypatch.setattr("fastgen_balancer.leader.read_metrics", rest)
+    resource, lease = Resource(), Lease()
+    await Life(resource, lease, local(1)).ticks(0, 20)
+    begun, lease.writes = lease.writes, 0
+    assert begun <= 3
+    life = Life(resource, lease, local(1))
+    await life.ticks(20, 600)
+    assert 8 <= lease.writes <= 11
+    assert lease.decided_at == NOW + 618
+    memo = read(lease.memo)
+    assert memo is not None
+    assert memo.memory.idle_since == NOW
+    # Killed in the middle of a minute: its lease ends 15 s later.
+    after = Life(resource, lease, local(1))
+    await after.ticks(635, 2)
+    assert after.autoscaler._state is not None
+    memory = after.autoscaler._state.memory
+    assert memory.idle_since == NOW
+    assert [wish.replicas for wish in memory.wishes] == [1]
+
+
+async def test_a_memory_that_could_not_be_kept_is_no_decision() -> None:
+    resource, lease = Resource(), Lease()
+    life = Life(resource, lease)
+    await life.ticks(0, 4)
+    assert lease.decided_at == NOW + 2
+    lease.is_away, resource.replicas = True, 7
+    await life.ticks(4, 6)
+    assert lease.decided_at == NOW + 2, "the next leader must see the time since as a gap"
+    lease.is_away = False
+    await life.ticks(10, 2)
+    assert lease.decided_at == NOW + 10
 
 
 async def test_reversals_of_earlier_leaders_are_not_counted_again() -> None:

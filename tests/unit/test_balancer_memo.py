@@ -1,14 +1,18 @@
-"""What a leader remembers reaches the next one, with the renewals of the lease."""
+"""What a leader remembers reaches the next one, by a few writes."""
 
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from lease_server import lease_server
+from lightkube import ApiError
 from scaling_scenes import IDLE, POLICY, UNREACHABLE, fleet, local
 from scaling_strategies import memories
 
-from fastgen_api.names import MEMO_ANNOTATION
+from fastgen_api.names import DECIDED_ANNOTATION, MEMO_ANNOTATION
 from fastgen_api.spec import ScalingMode, parse
 from fastgen_balancer import term
 from fastgen_balancer.behavior import Change
@@ -17,7 +21,16 @@ from fastgen_balancer.decision import Blocker, Memory, Rule, start
 from fastgen_balancer.deployment_access import Deployment
 from fastgen_balancer.deployment_status import ReportMemory
 from fastgen_balancer.lease import TIMING, Leadership, Move
-from fastgen_balancer.memo import Memo, read, write
+from fastgen_balancer.memo import (
+    BUSY_SECONDS,
+    QUIET_SECONDS,
+    Memo,
+    is_due,
+    read,
+    recall,
+    write,
+)
+from fastgen_balancer.memo_store import MemoStore
 from fastgen_balancer.recommend import recommend
 from fastgen_balancer.signals import Signals
 
@@ -104,51 +117,116 @@ def test_another_mode_keeps_what_is_known_and_begins_its_windows_anew() -> None:
     assert [wish.replicas for wish in found.wishes] == [4]
 
 
-def contender(client: Any, name: str, now: list[float]) -> Leadership:
-    return Leadership(client, "team", "chat-balancer", name, clock=lambda: now[0])
+def contender(client: Any, name: str, now: list[float]) -> tuple[Leadership, MemoStore]:
+    leadership = Leadership(client, "team", "chat-balancer", name, clock=lambda: now[0])
+    return leadership, MemoStore(client, "team", "chat-balancer-memo", name)
 
 
-async def test_the_memo_goes_with_the_renewals_and_costs_no_write_of_its_own() -> None:
+async def test_the_leases_renewals_carry_no_memory() -> None:
     async with lease_server() as (server, client):
         now = [0.0]
-        first, second = contender(client, "a", now), contender(client, "b", now)
+        (first, store), (second, other) = contender(client, "a", now), contender(client, "b", now)
         assert await first.step() is Move.ACQUIRE
-        assert first.memo == ""
-        first.memo = "one"
+        assert await store.take() == ""
+        await store.leave("one")
+        first.decided_at = 5.0
         assert await second.step() is Move.WAIT
         writes = server.writes
-        first.memo = "two"
         assert await first.step() is Move.RENEW
         assert server.writes == writes + 1
         lease = server.leases["chat-balancer"]
-        assert lease["metadata"]["annotations"] == {MEMO_ANNOTATION: "two"}
-        # Killed: the other one waits for the lease's end, and knows all up to the last renewal.
-        first.memo = "lost"
+        assert lease["metadata"]["annotations"] == {DECIDED_ANNOTATION: "5.000"}
+        # Killed: the other one waits for the lease's end, and knows all that was left.
         await second.step()
         now[0] += TIMING.duration
         assert await second.step() is Move.ACQUIRE
-        assert second.memo == "two"
+        assert await other.take() == "one"
+        assert second.decided_at == 5.0
         # The first one, should it live, neither leads nor overwrites what the second one says.
-        second.memo = "three"
-        assert await second.step() is Move.RENEW
+        await store.leave("late")
+        await store.leave("later")
+        await other.leave("two")
+        memo = server.leases["chat-balancer-memo"]
+        assert memo["metadata"]["annotations"] == {MEMO_ANNOTATION: "two"}
+        assert memo["spec"]["holderIdentity"] == "b"
+        await first.step()
         assert not first.leads
-        await first.step()
-        lease = server.leases["chat-balancer"]
-        assert lease["metadata"]["annotations"] == {MEMO_ANNOTATION: "three"}
+        assert (first.terms, second.terms) == (1, 1)
 
 
-async def test_a_leader_that_stops_leaves_its_latest_memo() -> None:
-    async with lease_server() as (_, client):
+async def test_a_leader_that_stops_leaves_its_latest_memo_before_it_gives_the_lease_back() -> None:
+    async with lease_server() as (server, client):
         now = [0.0]
-        first, second = contender(client, "a", now), contender(client, "b", now)
+        (first, store), (second, other) = contender(client, "a", now), contender(client, "b", now)
         await first.step()
-        first.memo = "latest"
+        await store.take()
+        holders = []
+
+        async def leave() -> None:
+            holders.append(server.leases["chat-balancer"]["spec"]["holderIdentity"])
+            await store.leave("latest")
+
+        first.before_release = leave
         await first.release()
+        assert holders == ["a"]
         now[0] += 2.0
         assert await second.step() is Move.ACQUIRE
-        assert second.memo == "latest"
-        # One that leads again takes the other's word, not its own old one.
-        second.memo = "newer"
+        assert await other.take() == "latest"
+        await other.leave("newer")
         await second.release()
+        # One that leads again takes the other's word, not its own old one.
         await first.step()
-        assert first.memo == "newer"
+        assert first.terms == 2
+        assert await store.take() == "newer"
+
+
+async def test_an_answer_that_was_lost_costs_one_write_and_not_the_store() -> None:
+    """The API server has done it, and the leader does not know its version."""
+    async with lease_server() as (server, client):
+        store = MemoStore(client, "team", "memo", "a")
+        await store.take()
+        known = store._lease
+        await store.leave("one")
+        store._lease = known
+        with pytest.raises(ApiError):
+            await store.leave("two")
+        await store.leave("three")
+        annotations = server.leases["memo"]["metadata"]["annotations"]
+        assert annotations == {MEMO_ANNOTATION: "three"}
+
+
+async def test_the_memory_of_an_earlier_version_leaves_the_lease() -> None:
+    async with lease_server() as (server, client):
+        first, _ = contender(client, "a", [0.0])
+        await first.step()
+        server.leases["chat-balancer"]["metadata"]["annotations"] = {
+            MEMO_ANNOTATION: "old",
+            "x": "y",
+        }
+        await first.step()
+        assert server.leases["chat-balancer"]["metadata"]["annotations"] == {"x": "y"}
+
+
+@given(memories, st.integers(0, 120), st.integers(-100, 100))
+def test_when_the_memory_is_due(memory: Memory, passed: int, jump: int) -> None:
+    left = Memo(ScalingMode.AUTO, memory)
+    older = msgspec.structs.replace(left, memory=replace(memory, at=NOW + passed, samples=()))
+    seconds = BUSY_SECONDS if memory.idle_since is None else QUIET_SECONDS
+    assert is_due(left, NOW, older, NOW + passed) == (passed >= seconds)
+    assert is_due(left, NOW, older, NOW - 1 - abs(jump)), "a clock that was put back"
+    assert is_due(None, NOW, older, NOW)
+    changed = msgspec.structs.replace(
+        left, memory=replace(memory, decided=(memory.decided or 0) + 1)
+    )
+    assert is_due(left, NOW, changed, NOW)
+    assert is_due(left, NOW, msgspec.structs.replace(left, mode=ScalingMode.RECOMMEND), NOW)
+
+
+def test_a_memory_is_as_old_as_the_last_decision_that_was_told() -> None:
+    memory = replace(start(1, NOW), at=NOW, known_at=NOW, idle_since=NOW - 300)
+    memo = Memo(ScalingMode.AUTO, memory)
+    assert recall(memo, None) == memory
+    assert recall(memo, NOW - 5) == memory
+    assert recall(memo, NOW + 55) == replace(memory, at=NOW + 55, known_at=NOW + 55)
+    busy = Memo(ScalingMode.AUTO, replace(memory, idle_since=None))
+    assert recall(busy, NOW + 8).known_at == NOW

@@ -6,19 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_balancer.quarantine import (
-    FIRST_SENTENCE_SECONDS,
     LINGER_SECONDS,
-    LONGEST_SENTENCE_SECONDS,
+    MOST_FLIGHTS,
     MOST_KEYS,
     SETTLE_SECONDS,
-    SUSPECT_SECONDS,
     UNDECIDED_SECONDS,
-    Flight,
     Quarantine,
+)
+from fastgen_balancer.suspicion import (
+    CRASHES_TO_CONVICT,
+    FIRST_SENTENCE_SECONDS,
+    LONGEST_SENTENCE_SECONDS,
+    MOST_FORMS,
+    ON_RECORD_SECONDS,
+    SAME_CRASH_SECONDS,
+    SUSPECT_SECONDS,
+    Flight,
     Suspicion,
     Verdict,
     blame,
     crashes_of,
+    merge,
     verdict_of,
 )
 
@@ -50,7 +58,7 @@ def test_at_which_crashes_a_request_was_there(
 
     Of those before it was sent it knows nothing, and of the other endpoint's before its own one.
     """
-    flight = Flight(POISON, ("a", "b"), 10.0, answered_by)
+    flight = Flight(POISON, ("a", "b"), 10.0, answered_by=answered_by)
     assert "".join(name for name, _ in crashes_of(flight, crashed)) == expected
 
 
@@ -67,9 +75,8 @@ def test_a_sentence_needs_two_crashes_and_ends(crashes: list[tuple[str, float]])
             assert now < suspicion.until <= now + LONGEST_SENTENCE_SECONDS
             assert verdict_of(suspicion, now) is Verdict.CONVICTED
         assert blame(suspicion, (name, now), now) == suspicion, "one crash counts once"
-    assert verdict_of(suspicion, now + LONGEST_SENTENCE_SECONDS + SUSPECT_SECONDS + 1) is (
-        Verdict.CLEAR
-    )
+    later = now + LONGEST_SENTENCE_SECONDS + ON_RECORD_SECONDS + 1
+    assert verdict_of(suspicion, later) is Verdict.CLEAR
 
 
 def crash_both(quarantine: Quarantine, request_id: str = "r") -> None:
@@ -99,6 +106,8 @@ def test_a_prompt_that_crashed_a_replica_and_its_retry_is_refused_for_a_while() 
     assert quarantine.verdict(POISON) is Verdict.CONVICTED
     assert quarantine.seconds_left(POISON) == 2 * FIRST_SENTENCE_SECONDS
     clock.now += 2 * FIRST_SENTENCE_SECONDS + SUSPECT_SECONDS + 1
+    assert quarantine.verdict(POISON) is Verdict.SUSPECT, "one crash is enough for a day"
+    clock.now += ON_RECORD_SECONDS
     assert quarantine.verdict(POISON) is Verdict.CLEAR
 
 
@@ -179,3 +188,114 @@ def test_memory_is_bounded() -> None:
     assert quarantine.convicted == MOST_KEYS
     assert quarantine.verdict((0).to_bytes(4)) is Verdict.CLEAR
     assert quarantine.verdict((MOST_KEYS + 9).to_bytes(4)) is Verdict.CONVICTED
+
+
+def test_only_a_request_as_it_was_at_the_crash_acquits_its_prompt() -> None:
+    """Who alternates one that crashes with one that does not would crash replicas for ever."""
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    quarantine.sent("crash", POISON, ("a", "b"), form=b"128 choices")
+    quarantine.crashed("a")
+    for form, verdict in ((b"1 choice", Verdict.SUSPECT), (b"128 choices", Verdict.CLEAR)):
+        quarantine.sent("again", POISON, ("b",), form)
+        quarantine.answered("again", "b")
+        quarantine.ended("again", well=True)
+        clock.now += SETTLE_SECONDS + 0.1
+        assert quarantine.verdict(POISON) is verdict
+
+
+def test_a_good_end_before_the_crash_is_no_proof() -> None:
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    quarantine.sent("well", POISON, ("a", "b"))
+    quarantine.answered("well", "a")
+    quarantine.ended("well", well=True)
+    quarantine.sent("crash", POISON, ("b", "a"))
+    clock.now += SETTLE_SECONDS / 2
+    quarantine.crashed("b")
+    clock.now += SETTLE_SECONDS
+    assert quarantine.verdict(POISON) is Verdict.SUSPECT
+
+
+def test_all_copies_of_a_suspect_run_at_one_endpoint() -> None:
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    quarantine.sent("before", POISON, ("b", "c"))
+    quarantine.sent("r", POISON, ("a", "b"))
+    assert quarantine.trial(POISON) is None
+    quarantine.crashed("a")
+    assert quarantine.trial(POISON) is None, "those of before the crash are no trial"
+    quarantine.sent("one", POISON, ("c",))
+    quarantine.sent("two", POISON, ("c",))
+    quarantine.sent("other", OTHER, ("d",))
+    assert quarantine.trial(POISON) == "c"
+    assert quarantine.trial(OTHER) is None
+    quarantine.ended("one", well=False)
+    quarantine.ended("one", well=False)
+    assert quarantine.trial(POISON) == "c"
+    quarantine.sent("two", POISON, ("c",))
+    quarantine.ended("two", well=True)
+    assert quarantine.trial(POISON) is None
+
+
+def test_a_stream_that_broke_leaves_its_prompt_undecided_until_its_crash_is_noticed() -> None:
+    clock = Clock()
+    quarantine = Quarantine(clock)
+    quarantine.sent("r", POISON, ("a", "b"))
+    quarantine.answered("r", "a")
+    quarantine.failed("r")
+    quarantine.ended("r", well=False)
+    assert quarantine.verdict(POISON) is Verdict.UNDECIDED
+    clock.now += 0.2
+    quarantine.crashed("a")
+    assert quarantine.verdict(POISON) is Verdict.SUSPECT
+    # Another one's end is told only now.
+    quarantine.sent("s", OTHER, ("b", "a"))
+    quarantine.answered("s", "b")
+    quarantine.crashed("b")
+    quarantine.failed("s")
+    assert quarantine.verdict(OTHER) is Verdict.SUSPECT
+
+
+suspicions = st.lists(st.tuples(NAMES, st.floats(0, 2000), st.binary(max_size=2)), max_size=6).map(
+    lambda events: _history(events)
+)
+
+
+def _history(events: list[tuple[str, float, bytes]]) -> Suspicion:
+    suspicion = Suspicion()
+    for name, at, form in sorted(events, key=lambda event: event[1]):
+        suspicion = blame(suspicion, (name, at), at, form)
+    return suspicion
+
+
+@given(suspicions, suspicions)
+def test_what_two_pods_know_is_the_same_whichever_hears_the_other(
+    one: Suspicion, other: Suspicion
+) -> None:
+    both = merge(one, other)
+    assert both == merge(other, one)
+    assert merge(both, other) == merge(both, one) == both
+    assert len(both.forms) <= MOST_FORMS
+    if len({name for name, _ in both.crashes}) >= CRASHES_TO_CONVICT:
+        assert both.sentences >= 1
+    assert both.sentences >= max(one.sentences, other.sentences)
+    assert both.until >= max(one.until, other.until)
+
+
+@given(suspicions, st.floats(-0.9 * SAME_CRASH_SECONDS, 0.9 * SAME_CRASH_SECONDS))
+def test_a_crash_that_two_pods_notice_is_one(known: Suspicion, apart: float) -> None:
+    once = Suspicion(frozenset([("z", 5000.0)]), frozenset([b"f"]), 5000.0)
+    late = Suspicion(frozenset([("z", 5000.0 + apart)]), frozenset([b"f"]), 5000.0 + apart)
+    assert merge(once, late).sentences == 0
+    assert len(merge(merge(known, once), late).crashes) == len(known.crashes) + 1
+
+
+def test_flights_whose_end_is_never_told_are_forgotten_with_their_trials() -> None:
+    quarantine = Quarantine(Clock())
+    quarantine.sent("r", POISON, ("a", "b"))
+    quarantine.crashed("a")
+    quarantine.sent("lost", POISON, ("b",))
+    for i in range(MOST_FLIGHTS):
+        quarantine.sent(f"r{i}", OTHER, ("c",))
+    assert quarantine.trial(POISON) is None

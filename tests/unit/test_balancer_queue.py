@@ -1,13 +1,16 @@
 """The queue: how fast it moves, who is told to come again, and who waits for the first replica."""
 
+import asyncio
 import math
 from random import Random
+from unittest import mock
 
 import pytest
 from balancer_books import Clock, endpoint, fleet_of, report
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastgen_balancer import dispatch
 from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.dispatch import (
     EMPTY_GRACE_SECONDS,
@@ -196,3 +199,35 @@ async def test_the_last_replica_goes_while_requests_wait() -> None:
         dispatcher.pump()
     assert len(woken) == 1
     assert not held.placed.done()
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["come", "leave", "end"]))))
+def test_the_queue_is_bounded_by_bytes_too(events: list[tuple[int, str]]) -> None:
+    """And counts those that it holds, whichever way they go."""
+
+    async def run() -> None:
+        clock = Clock()
+        dispatcher = full(clock)
+        waits: list[Held] = []
+        for number, (megabytes, event) in enumerate(events):
+            if event == "come":
+                request = Request(generates=True, body_bytes=megabytes)
+                answer = dispatcher.offer(f"r{number}", request)
+                fits = sum(each.request.body_bytes for each in waits) + megabytes <= 8
+                assert isinstance(answer, Held) == fits
+                if isinstance(answer, Held):
+                    waits.append(answer)
+                else:
+                    assert answer is Refusal.FULL
+            elif event == "leave" and waits:
+                dispatcher.withdraw(waits.pop())
+            elif event == "end" and waits:
+                clock.now += 1
+                dispatcher._fleet.hear("a", report(clock.now, running=0, capacity=1))
+                dispatcher.pump()
+                assert waits.pop(0).placed.done()
+            assert dispatcher.held_bytes == sum(each.request.body_bytes for each in waits)
+            assert dispatcher.queued == len(waits)
+
+    with mock.patch.object(dispatch, "MAX_HELD_BYTES", 8):
+        asyncio.run(run())

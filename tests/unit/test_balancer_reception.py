@@ -1,25 +1,28 @@
 """What our own Envoy's requests and those of gateways have in common, and the books of both."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from balancer_books import Clock, fleet_of, report
+from balancer_books import Clock, Told, endpoint, report
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from prometheus_client import CollectorRegistry
 
 from fastgen_api.names import Header, Metric, MetricLabel
-from fastgen_balancer.dispatch import Dispatcher, Held, Placed
+from fastgen_balancer.arrival import Arrivals
+from fastgen_balancer.dispatch import Held, Placed
 from fastgen_balancer.endpoint_picker import EndpointPicker
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.ext_proc import ExternalProcessor
-from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.member import Identity, Member
+from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.pick import Refusal
-from fastgen_balancer.quarantine import Quarantine
-from fastgen_balancer.reception import Reception
+from fastgen_balancer.roster import Entry, Roster
 from fastgen_balancer.settings import Settings
+from fastgen_balancer.suspicion import FIRST_SENTENCE_SECONDS
 
 HEADERS = {":method": "POST", ":path": "/v1/completions"}
 GRPC = {
@@ -33,26 +36,25 @@ BODY = b'{"prompt": "once upon a time"}'
 class Desk:
     """A reception of one endpoint with room for one request."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self.registry = CollectorRegistry()
-        self.metrics = Metrics(self.registry, "d", "n")
-        self.fleet = fleet_of(self.clock, "a")
+        settings = Settings(max_queued_requests=10)
+        self.folder = TemporaryDirectory()
+        member = Member(Path(self.folder.name), Identity("d", "n"), settings, self.clock)
+        (self.registry,) = member.registries()
+        self.fleet = member.fleet
+        self.fleet.set_endpoints([endpoint("a")])
         self.fleet.hear("a", report(self.clock.now, capacity=1))
-        self.dispatcher = Dispatcher(self.fleet, Random(1), self.clock, 10)
-        self.quarantine = Quarantine(self.clock)
-        self.reception = Reception(
-            self.dispatcher,
-            self.fleet,
-            self.quarantine,
-            self.metrics,
-            self.clock,
-            lambda: settings or Settings(),
-        )
+        self.dispatcher = member.dispatcher
+        self.quarantine = member.quarantine
+        self.reception = member.reception
+        roster = Roster((Entry("d", "d", settings),))
+        nobody = UnplacedMetrics(CollectorRegistry(), "n")
+        self.arrivals = Arrivals(lambda: roster, {"d": member}, nobody, self.clock)
 
     def come(self, headers: dict[str, str] | None = None, body: bytes = BODY) -> Exchange:
-        exchange = self.reception.begin(Exchange, headers or HEADERS, "")
-        assert self.reception.read(exchange, body) is None
+        exchange = self.arrivals.begin(Exchange, headers or HEADERS, "")
+        assert self.arrivals.read(exchange, body) is None
         return exchange
 
     def fill(self) -> Exchange:
@@ -123,7 +125,7 @@ async def test_a_prompt_that_is_convicted_while_it_waits_gives_its_place_back() 
     refused = desk.reception.refuse(again, Refusal.QUARANTINED).immediate_response
     assert refused.status.code == 422
     headers = {each.header.key: each.header.raw_value for each in refused.headers.set_headers}
-    assert int(headers["retry-after"]) == 60
+    assert int(headers["retry-after"]) == FIRST_SENTENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -186,11 +188,6 @@ async def test_what_one_proxys_answers_teach_counts_for_all() -> None:
     assert desk.reception.request(desk.come()).tokens > before + 10
 
 
-async def _stream(*parts: messages.ProcessingRequest) -> AsyncIterator[messages.ProcessingRequest]:
-    for part in parts:
-        yield part
-
-
 def _headers(headers: dict[str, str], *, ends: bool) -> messages.ProcessingRequest:
     request = messages.ProcessingRequest()
     request.request_headers.end_of_stream = ends
@@ -202,11 +199,11 @@ def _headers(headers: dict[str, str], *, ends: bool) -> messages.ProcessingReque
 @pytest.mark.parametrize("who", ["our Envoy", "a gateway"])
 async def test_a_generate_call_without_a_message_goes_nowhere(who: str) -> None:
     desk = Desk()
-    service: Any = ExternalProcessor(desk.reception)
+    service: Any = ExternalProcessor(desk.arrivals)
     if who == "a gateway":
-        service = EndpointPicker(desk.reception, desk.fleet, desk.metrics, desk.clock, Random(1))
-    stream = _stream(_headers(GRPC, ends=True))
-    (answer,) = [each async for each in service.Process(stream, None)]
+        service = EndpointPicker(desk.arrivals, desk.clock, Random(1))
+    told = Told(_headers(GRPC, ends=True))
+    (answer,) = [each async for each in service.Process(None, told)]
     assert answer.immediate_response.grpc_status.status == 3
     assert desk.count(Metric.PICKS, result="malformed") == 1
     assert desk.fleet.in_flight == 0
@@ -223,3 +220,67 @@ async def test_a_replica_that_says_itself_that_it_drains_makes_no_prompt_wait(
     desk.reception.first_byte(exchange, {}, replica)
     desk.reception.end(exchange, well=False)
     assert desk.reception.judge(desk.come()) is refusal
+
+
+def suspect_with_two_endpoints(capacity: int) -> Desk:
+    """BODY's prompt was there when a third endpoint crashed."""
+    desk = Desk()
+    desk.fleet.set_endpoints([endpoint("a"), endpoint("b")])
+    for name in "ab":
+        desk.fleet.hear(name, report(desk.clock.now, capacity=capacity))
+    keys = desk.come().keys
+    assert keys is not None
+    desk.quarantine.sent("before", keys.whole, ("z",))
+    desk.quarantine.crashed("z")
+    return desk
+
+
+async def test_all_copies_of_a_suspect_go_to_one_replica_or_nowhere() -> None:
+    """However much room there is elsewhere: the second replica that it takes is the last."""
+    desk = suspect_with_two_endpoints(capacity=3)
+    places = set()
+    for _ in range(3):
+        exchange = desk.come()
+        answer = desk.reception.offer(exchange)
+        assert isinstance(answer, Placed)
+        assert exchange.once
+        places |= {each.name for each in desk.reception.send(exchange, answer)}
+    assert len(places) == 1
+    assert desk.reception.offer(desk.come()) is Refusal.UNDECIDED
+    other = desk.come(body=b'{"prompt": "something else"}')
+    assert isinstance(desk.reception.offer(other), Placed)
+    desk.quarantine.crashed(places.pop())
+    assert desk.reception.offer(desk.come()) is Refusal.QUARANTINED
+
+
+async def test_a_suspect_whose_like_runs_where_nobody_is_sent_any_more_is_placed_elsewhere() -> (
+    None
+):
+    desk = suspect_with_two_endpoints(capacity=3)
+    first = desk.come()
+    answer = desk.reception.offer(first)
+    assert isinstance(answer, Placed)
+    (place,) = desk.reception.send(first, answer)
+    (rest,) = {"a", "b"} - {place.name}
+    desk.fleet.set_endpoints([endpoint(place.name, terminating=True), endpoint(rest)])
+    again = desk.reception.offer(desk.come())
+    assert isinstance(again, Placed)
+    assert again.endpoints[0].name == rest
+
+
+async def test_a_request_that_becomes_a_suspect_while_it_waits_goes_where_its_like_runs() -> None:
+    desk = suspect_with_two_endpoints(capacity=1)
+    busy = [desk.come(body=b'{"prompt": "%d"}' % i) for i in range(2)]
+    where = {}
+    for each in busy:
+        answer = desk.reception.offer(each)
+        assert isinstance(answer, Placed)
+        where[answer.endpoints[0].name] = each
+    exchange, held = desk.hold()
+    waits = asyncio.create_task(desk.reception.wait(exchange, held, 30))
+    await asyncio.sleep(0)
+    assert exchange.keys is not None
+    desk.quarantine.sent("its like", exchange.keys.whole, ("a",))
+    desk.reception.end(where["b"], well=True)
+    assert await waits is Refusal.UNDECIDED, "there is room at b alone"
+    assert desk.fleet.in_flight == 1
