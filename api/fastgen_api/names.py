@@ -20,7 +20,10 @@ MEMO_ANNOTATION: Final = f"{GROUP}/autoscaler-memo"
 """On the autoscaler's Lease: what its leader remembers, for the next one. JSON, nobody else's."""
 
 DEPLOYMENT_LABEL: Final = f"{GROUP}/deployment"
-"""Label of every child: the name of the FastGenDeployment that it belongs to."""
+"""Label of every child: the name of the FastGenDeployment that it belongs to.
+
+Of a balancer's pods and objects: the balancer's name, which several deployments may share.
+"""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 GATEWAYS_LABEL: Final = f"{GROUP}/gateways"
@@ -70,9 +73,12 @@ BALANCER_HEALTH_PATH: Final = "/healthz/envoy"
 """On `Port.BALANCER`: 200 until the balancer's drain begins; for readiness probes."""
 
 
-def balancer_name(deployment: str) -> str:
-    """Name of the balancer's Deployment, ServiceAccount, Role, RoleBinding and Lease."""
-    return f"{deployment}-balancer"
+def balancer_name(name: str) -> str:
+    """Name of a balancer's Deployment, ServiceAccount, Role and RoleBinding.
+
+    Also of the Lease of a deployment's autoscaler, which each deployment has for itself.
+    """
+    return f"{name}-balancer"
 
 
 def replica_name(deployment: str) -> str:
@@ -105,15 +111,15 @@ def models_claim_name(deployment: str) -> str:
     return f"{deployment}-models"
 
 
-def service_name(deployment: str) -> str:
+def service_name(balancer: str) -> str:
     """Name of the Service that clients use."""
-    return deployment
+    return balancer
 
 
-def url(deployment: str, namespace: str, *, tls: bool = False) -> str:
-    """Base URL of the deployment's OpenAI API inside the cluster; its host serves gRPC too."""
+def url(balancer: str, namespace: str, *, tls: bool = False) -> str:
+    """Base URL of the balancer's OpenAI API inside the cluster; its host serves gRPC too."""
     scheme = "https" if tls else "http"
-    return f"{scheme}://{service_name(deployment)}.{namespace}.svc/v1"
+    return f"{scheme}://{service_name(balancer)}.{namespace}.svc/v1"
 
 
 class Header:
@@ -121,7 +127,11 @@ class Header:
 
     REQUEST_ID: Final = "x-request-id"
     MODEL: Final = "x-fastgen-model"
-    """Names the deployment at a shared balancer."""
+    """Client to balancer: names the deployment, where several share the balancer."""
+    DEPLOYMENT: Final = "x-fastgen-deployment"
+    """Picker to Envoy: whose replicas the request goes to, where the balancer reaches several."""
+    MODEL_JUDGED: Final = "x-fastgen-model-judged"
+    """Balancer to replica: the request has come to the right one, whatever model it names."""
     ENDPOINT: Final = "x-fastgen-endpoint"
     """Picker to Envoy: `ip:port[,ip:port]`, in order of preference."""
     ONCE: Final = "x-fastgen-once"
