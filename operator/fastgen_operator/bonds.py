@@ -1,6 +1,6 @@
 """Tells which FastGenDeployments of a namespace have to do with one another."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ def bond_of(resource: KubernetesObject) -> Bond:
     metadata = resource["metadata"]
     balancer = _map(_map(resource.get("spec")).get("balancer"))
     routes = balancer.get("routes")
-    targets = (_map(each).get("deployment") for each in (routes if isinstance(routes, list) else ()))
+    targets = (
+        _map(each).get("deployment") for each in (routes if isinstance(routes, list) else ())
+    )
     return Bond(
         uid=str(metadata.get("uid", "")),
         generation=int(metadata.get("generation", 1)),
@@ -37,13 +39,12 @@ def bond_of(resource: KubernetesObject) -> Bond:
 def related(name: str, bonds: Mapping[str, Bond]) -> frozenset[str]:
     """Those by which the objects of `name` are made, itself included where it is there.
 
-    Who shares its balancer, whom their routes name, and whose routes name one of them.
+    Who shares its balancer, where their routes lead, and who shares a balancer that leads there.
     """
     balancer = bonds[name].balancer if name in bonds else name
-    members = {each for each, bond in bonds.items() if bond.balancer == balancer}
-    targets = {target for member in members for target in bonds[member].targets}
-    callers = {each for each, bond in bonds.items() if bond.targets & members}
-    return frozenset((members | targets | callers | {balancer}) & bonds.keys())
+    served = _served((balancer,), bonds) | {name}
+    balancers = _serving(served, bonds) | {balancer}
+    return frozenset((served | balancers | _sharers(balancers, bonds)) & bonds.keys())
 
 
 def touched(
@@ -51,22 +52,33 @@ def touched(
 ) -> frozenset[str]:
     """The others whose objects or status may change with a step of `name` from one bond to another.
 
-    Nobody's while it is no step that others see.
+    `bonds`: those of after the step. Nobody's while it is no step that others see.
     """
     if before == after:
         return frozenset()
     states = [each for each in (before, after) if each]
     balancers = {each.balancer for each in states} | {name}
-    targets = {target for each in states for target in each.targets}
-    balancers |= {bonds[target].balancer for target in targets if target in bonds}
-    # Roles and policies are their balancers': so it is their members that make them anew.
-    balancers |= {bond.balancer for bond in bonds.values() if name in bond.targets}
-    return _members(balancers, bonds) - {name}
+    led_to = {target for each in states for target in each.targets}
+    served = _served(balancers, bonds) | led_to | {name}
+    return _sharers(balancers | _serving(served, bonds), bonds) - {name}
 
 
-def _members(balancers: Iterable[str], bonds: Mapping[str, Bond]) -> frozenset[str]:
-    wanted = set(balancers)
-    return frozenset(name for name, bond in bonds.items() if bond.balancer in wanted)
+def _sharers(balancers: Collection[str], bonds: Mapping[str, Bond]) -> frozenset[str]:
+    return frozenset(name for name, bond in bonds.items() if bond.balancer in balancers)
+
+
+def _served(balancers: Collection[str], bonds: Mapping[str, Bond]) -> frozenset[str]:
+    """What balancers may send requests to: their sharers, and where the routes of these lead."""
+    sharers = _sharers(balancers, bonds)
+    return sharers.union(*(bonds[each].targets for each in sharers))
+
+
+def _serving(served: Collection[str], bonds: Mapping[str, Bond]) -> frozenset[str]:
+    """The balancers that may send requests to some deployments."""
+    wanted = frozenset(served)
+    return frozenset(
+        bond.balancer for name, bond in bonds.items() if name in wanted or bond.targets & wanted
+    )
 
 
 def _map(found: Any) -> Mapping[str, Any]:

@@ -84,6 +84,7 @@ class Store:
             pods=tuple(self._around("Pod", key)),
             scalers=tuple(self._scalers(key)),
             served=frozenset(kind for kind in MONITORING_KINDS if self._serves(kind, key[0])),
+            balancer=self._balancer(key)[1],
         )
 
     def _around(self, kind: str, key: Key) -> Iterator[KubernetesObject]:

@@ -150,7 +150,7 @@ def told(operator: Operator, version: int, generation: int | None) -> None:
     """Tells of a FastGenDeployment; no generation: that it is gone."""
     shelf = operator._store.shelf(names.KIND, "team")
     assert shelf is not None
-    metadata = {"namespace": "team", "name": "chat", "generation": generation}
+    metadata = {"namespace": "team", "name": "chat", "generation": generation or 0}
     found = {"metadata": metadata | {"resourceVersion": str(version)}}
     for key in shelf.remove(found) if generation is None else shelf.put(found):
         operator.ask_resource(key)
