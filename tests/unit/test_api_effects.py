@@ -68,6 +68,11 @@ EXAMPLE: dict[str, Any] = {
         "apiKeys": {"secretName": "keys"},
         "tls": {"secretName": "tls"},
         "endpointPicker": False,
+        "name": "models",
+        "routes": [
+            {"match": {"header": {"name": "x-class", "value": "batch"}, "minPromptTokens": 1000},
+             "deployment": "batch"},
+        ],
     },
     "rollout": {
         "strategy": "Auto",
@@ -176,6 +181,11 @@ CHANGED: dict[str, Any] = {
     "spec.balancer.apiKeys.secretName": "other",
     "spec.balancer.tls.secretName": "other",
     "spec.balancer.endpointPicker": True,
+    "spec.balancer.name": "others",
+    "spec.balancer.routes[].match.header.name": "x-kind",
+    "spec.balancer.routes[].match.header.value": "bulk",
+    "spec.balancer.routes[].match.minPromptTokens": 2000,
+    "spec.balancer.routes[].deployment": "bulk",
     "spec.rollout.strategy": "InPlace",
     "spec.rollout.maxSurge": 2,
     "spec.rollout.maxUnavailable": 1,
