@@ -1,7 +1,7 @@
 """Hears from Envoy how each request ended."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -10,15 +10,16 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
 from google.protobuf.message import DecodeError
 
-from fastgen_balancer.dispatch import Dispatcher
+from fastgen_api.names import Header
+from fastgen_balancer.choice import named_by_header
 from fastgen_balancer.endpoints import format_address
 from fastgen_balancer.envoy_listener import METADATA
 from fastgen_balancer.exchange import is_generation
-from fastgen_balancer.ext_proc import PICK_KEY
+from fastgen_balancer.ext_proc import DEPLOYMENT_KEY, PICK_KEY
 from fastgen_balancer.fleet import Fleet
-from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.member import Member
 from fastgen_balancer.outcome import CLIENT_LEFT, Entry, is_failure, is_success, outcome_of
-from fastgen_balancer.quarantine import Quarantine
+from fastgen_balancer.roster import Roster
 
 SERVICE: Final = "envoy.service.accesslog.v3.AccessLogService"
 
@@ -28,13 +29,9 @@ log = logging.getLogger(__name__)
 class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
     """Ends requests in the books, counts those that no replica counts, wakes the queue."""
 
-    def __init__(
-        self, fleet: Fleet, dispatcher: Dispatcher, quarantine: Quarantine, metrics: Metrics
-    ) -> None:
-        self._fleet = fleet
-        self._dispatcher = dispatcher
-        self._quarantine = quarantine
-        self._metrics = metrics
+    def __init__(self, roster: Callable[[], Roster], members: Mapping[str, Member]) -> None:
+        self._roster = roster
+        self._members = members
 
     async def StreamAccessLogs(  # noqa: N802
         self,
@@ -42,30 +39,44 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> als_pb2.StreamAccessLogsResponse:
         async for message in request_iterator:
-            for entry in message.http_logs.log_entry:
-                self.note(entry_of(entry))
-            self._dispatcher.pump()
+            told = [self.note(entry_of(entry)) for entry in message.http_logs.log_entry]
+            for member in dict.fromkeys(told):
+                if member is not None:
+                    member.dispatcher.pump()
         return als_pb2.StreamAccessLogsResponse()
 
-    def note(self, entry: Entry) -> None:
-        """Books one ended request."""
+    def note(self, entry: Entry) -> Member | None:
+        """Books one ended request; returns whose it was, None: nobody's that is known."""
+        member = self._member(entry)
+        if member is None:
+            return None
         if is_generation(entry.method, entry.path, entry.is_grpc):
-            self._note_generation(entry)
+            self._note_generation(member, entry)
         if entry.pick_id:
-            self._fleet.end(entry.pick_id)
-            self._quarantine.ended(entry.pick_id, well=is_success(entry))
+            member.fleet.end(entry.pick_id)
+            member.quarantine.ended(entry.pick_id, well=is_success(entry))
+        return member
 
-    def _note_generation(self, entry: Entry) -> None:
-        picked = self._fleet.holder(entry.pick_id) if entry.pick_id else None
-        self._metrics.retried(entry.attempts - 1)
+    def _member(self, entry: Entry) -> Member | None:
+        """By the picker's word; of what went without it by the client's, as Envoy went by it."""
+        if entry.deployment is not None:
+            return self._members.get(entry.deployment)
+        roster = self._roster()
+        found = roster.sole or named_by_header(roster, {Header.MODEL: entry.named})
+        return self._members.get(found.deployment) if found else None
+
+    def _note_generation(self, member: Member, entry: Entry) -> None:
+        picked = member.fleet.holder(entry.pick_id) if entry.pick_id else None
+        member.metrics.retried(entry.attempts - 1)
         if entry.upstream and not entry.flags & CLIENT_LEFT:
-            self._note_health(entry, picked)
+            self._note_health(member.fleet, entry, picked)
         outcome = outcome_of(entry)
         if outcome is not None:
-            self._metrics.ended(outcome)
+            member.metrics.ended(outcome)
             log.info(
                 "request ended without a replica's count",
                 extra={
+                    "deployment": member.name,
                     "request_id": entry.request_id,
                     "outcome": outcome.value,
                     "status": entry.status,
@@ -77,17 +88,17 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
                 },
             )
 
-    def _note_health(self, entry: Entry, picked: str | None) -> None:
+    def _note_health(self, fleet: Fleet, entry: Entry, picked: str | None) -> None:
         tried = {
             address: endpoint.name
-            for endpoint in self._fleet.endpoints
+            for endpoint in fleet.endpoints
             for address in (endpoint.http_address, endpoint.grpc_address)
         }
         last = tried.get(entry.upstream or "")
         if last is not None:
-            self._fleet.answered(last, well=not is_failure(entry))
+            fleet.answered(last, well=not is_failure(entry))
         if picked is not None and picked != last:
-            self._fleet.missed(picked)
+            fleet.missed(picked)
 
 
 def add_access_log(access_log: AccessLog, server: grpc.aio.Server) -> None:
@@ -120,8 +131,11 @@ def entry_of(message: accesslog_pb2.HTTPAccessLogEntry) -> Entry:
     address = common.upstream_remote_address.socket_address
     mark = common.metadata.filter_metadata.get(METADATA)
     pick_id = mark.fields[PICK_KEY].string_value if mark else None
+    deployment = mark.fields[DEPLOYMENT_KEY].string_value if mark else None
     return Entry(
         pick_id=pick_id or None,
+        deployment=deployment or None,
+        named=request.request_headers.get(Header.MODEL, ""),
         method=method_name(request.request_method),
         path=request.original_path or request.path,
         is_grpc=is_grpc,

@@ -1,8 +1,8 @@
-"""What the picker reads from Kubernetes: endpoints, and the FastGenDeployment itself."""
+"""What the picker reads from Kubernetes: endpoints, and the FastGenDeployments themselves."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +12,8 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.resources.discovery_v1 import EndpointSlice
 
 from fastgen_api import names
-from fastgen_api.spec import Spec, parse
+from fastgen_api.sharing import Declared
+from fastgen_api.spec import Balancer, Model, Spec, parse
 from fastgen_balancer.endpoints import Endpoint, Slice, merge
 from fastgen_balancer.watch import follow
 
@@ -60,45 +61,71 @@ class EndpointWatch:
             self._tell(endpoints)
 
 
-async def watch_cluster(
+async def watch_endpoints(
     client: AsyncClient,
     deployment: str,
     namespace: str,
-    tell_endpoints: Callable[[tuple[Endpoint, ...]], None],
-    tell_spec: Callable[[Spec], None],
+    tell: Callable[[tuple[Endpoint, ...]], None],
 ) -> None:
-    """Tells of each change until it is cancelled."""
-    endpoints = EndpointWatch(tell_endpoints)
+    """Tells of each change of a deployment's endpoints until it is cancelled."""
+    endpoints = EndpointWatch(tell)
     pod_labels = {
         names.DEPLOYMENT_LABEL: deployment,
         names.COMPONENT_LABEL: names.Component.REPLICA.value,
     }
-
-    def deployment_changed(objects: Mapping[str, Any]) -> None:
-        if (found := objects.get(deployment)) is None:
-            return
-        try:
-            tell_spec(parse(found.get("spec") or {}))
-        except msgspec.ValidationError as error:
-            log.error("the FastGenDeployment does not read", extra={"error": str(error)})
-
+    slice_labels = {SERVICE_LABEL: names.replica_name(deployment)}
     async with asyncio.TaskGroup() as group:
         group.create_task(
-            follow(
-                client,
-                EndpointSlice,
-                namespace,
-                endpoints.slices_changed,
-                labels={SERVICE_LABEL: names.replica_name(deployment)},
-            )
+            follow(client, EndpointSlice, namespace, endpoints.slices_changed, labels=slice_labels)
         )
         group.create_task(follow(client, Pod, namespace, endpoints.pods_changed, labels=pod_labels))
-        group.create_task(
-            follow(
-                client,
-                DEPLOYMENT_RESOURCE,
-                namespace,
-                deployment_changed,
-                fields={"metadata.name": deployment},
-            )
-        )
+
+
+class Declarations:
+    """The FastGenDeployments of the namespace as they read; each is read once per change."""
+
+    def __init__(self, known: Iterable[Declared] = ()) -> None:
+        self._known = {each.name: each for each in known}
+        self._versions: dict[str, tuple[Any, ...]] = {}
+
+    def take(self, objects: Mapping[str, Any]) -> tuple[Declared, ...]:
+        """All of them, in the order of their names, from the objects as the API server has them.
+
+        One whose spec does not read stays as it was; with the defaults where it is new, since its
+        replicas may well serve.
+        """
+        for name in self._known.keys() - objects.keys():
+            del self._known[name]
+            self._versions.pop(name, None)
+        for name, found in objects.items():
+            meta = found.get("metadata") or {}
+            version = (meta.get("uid"), meta.get("generation"), "deletionTimestamp" in meta)
+            if self._versions.get(name) != version:
+                self._known[name] = _declared(name, found, self._known.get(name))
+                self._versions[name] = version
+        return tuple(self._known[name] for name in sorted(self._known))
+
+
+def _declared(name: str, found: Mapping[str, Any], before: Declared | None) -> Declared:
+    meta = found.get("metadata") or {}
+    created, deleting = str(meta.get("creationTimestamp") or ""), "deletionTimestamp" in meta
+    try:
+        spec = parse(found.get("spec") or {})
+    except (msgspec.ValidationError, RecursionError) as error:
+        told = {"deployment": name, "error": str(error)}
+        log.error("the FastGenDeployment does not read", extra=told)
+        spec = before.spec if before else _defaults(found.get("spec"))
+    return Declared(name, created, spec, deleting)
+
+
+def _defaults(raw: Any) -> Spec:
+    """The defaults, for whoever is meant by what still reads."""
+
+    def text(*path: str) -> str:
+        value = raw
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, str) else ""
+
+    model = Model(source="", served_name=text("model", "servedName") or None)
+    return Spec(model=model, balancer=Balancer(name=text("balancer", "name")))

@@ -11,16 +11,16 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from fastgen_api.names import Header
 from fastgen_balancer import endpoint_picker_messages as protocol
 from fastgen_balancer.account import Sent
+from fastgen_balancer.arrival import Arrivals
 from fastgen_balancer.dispatch import Answer, Held, Placed
 from fastgen_balancer.endpoint_picker_exchange import GatewayExchange, entry_of
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
 from fastgen_balancer.estimate import Size
 from fastgen_balancer.exchange import fields_of, number_of
-from fastgen_balancer.fleet import Fleet
-from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.member import Member
 from fastgen_balancer.outcome import is_failure, is_success, outcome_of
 from fastgen_balancer.pick import Refusal, pick
-from fastgen_balancer.reception import Reception, ask_for_patience
+from fastgen_balancer.reception import ask_for_patience
 
 
 class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
@@ -28,15 +28,11 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
 
     def __init__(
         self,
-        reception: Reception,
-        fleet: Fleet,
-        metrics: Metrics,
+        arrivals: Arrivals,
         clock: Callable[[], float],
         rng: Random,
     ) -> None:
-        self._reception = reception
-        self._fleet = fleet
-        self._metrics = metrics
+        self._arrivals = arrivals
         self._clock = clock
         self._rng = rng
 
@@ -61,7 +57,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
     def _begin(self, message: messages.ProcessingRequest) -> GatewayExchange:
         headers = fields_of(message.request_headers.headers)
         named = headers.get(Header.REQUEST_ID, "")
-        exchange = self._reception.begin(GatewayExchange, headers, named)
+        exchange = self._arrivals.begin(GatewayExchange, headers, named)
         exchange.request_body_mode = message.protocol_config.request_body_mode
         exchange.response_body_mode = message.protocol_config.response_body_mode
         exchange.subset = protocol.subset_of(message)
@@ -85,13 +81,23 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
     async def _take_headers(
         self, exchange: GatewayExchange, *, ends: bool
     ) -> AsyncIterator[messages.ProcessingResponse]:
+        if (told := self._arrivals.answer(exchange)) is not None:
+            exchange.refused = True
+            yield told
+            return
         mode = exchange.request_body_mode
         if exchange.generates and not ends and protocol.is_duplex(mode):
             return
         if exchange.generates and not ends and protocol.is_buffered(mode):
             yield messages.ProcessingResponse(request_headers=messages.HeadersResponse())
             return
-        refusal = self._reception.read(exchange, b"") if exchange.generates and ends else None
+        has_no_body = exchange.generates and ends
+        # A body that the gateway does not show tells no model; a header may.
+        refusal = (
+            self._arrivals.read(exchange, b"")
+            if has_no_body
+            else self._arrivals.assign(exchange, None)
+        )
         async for answer in self._place(exchange, refusal, in_body=False):
             yield answer
 
@@ -128,7 +134,7 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         duplex = protocol.is_duplex(exchange.request_body_mode)
         body = bytes(exchange.body)
         exchange.body.clear()
-        refusal = self._reception.read(exchange, body)
+        refusal = self._arrivals.read(exchange, body)
         async for answer in self._place(exchange, refusal, in_body=not duplex):
             yield answer
         if duplex and exchange.placed:
@@ -138,51 +144,59 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
     async def _place(
         self, exchange: GatewayExchange, refusal: Refusal | None, *, in_body: bool
     ) -> AsyncIterator[messages.ProcessingResponse]:
-        answer = refusal or self._offer(exchange)
+        member = exchange.member
+        if refusal is not None or member is None:
+            exchange.refused = True
+            yield self._arrivals.refuse(exchange, refusal or Refusal.NO_ENDPOINTS)
+            return
+        answer = self._offer(exchange, member)
         if isinstance(answer, Held):
-            seconds = self._reception.patience(exchange, answer)
+            seconds = member.reception.patience(exchange, answer)
             # In full duplex there is nothing that the gateway would wait for.
             if not protocol.is_duplex(exchange.request_body_mode):
                 try:
                     yield ask_for_patience(seconds)
                 except GeneratorExit:
-                    self._reception.abandon(exchange, answer)
+                    member.reception.abandon(exchange, answer)
                     raise
-            answer = await self._reception.wait(exchange, answer, seconds)
+            answer = await member.reception.wait(exchange, answer, seconds)
         if isinstance(answer, Refusal):
             exchange.refused = True
-            yield self._reception.refuse(exchange, answer)
+            yield member.reception.refuse(exchange, answer)
             return
-        tried = self._reception.send(exchange, answer)
+        tried = member.reception.send(exchange, answer)
         found = (
             protocol.address_in(each, exchange.subset, is_grpc=exchange.is_grpc) for each in tried
         )
         yield protocol.destination(
             [address for address in found if address is not None],
-            self._reception.waited(exchange),
+            member.reception.told(exchange),
             in_body=in_body,
         )
 
-    def _offer(self, exchange: GatewayExchange) -> Answer:
+    def _offer(self, exchange: GatewayExchange, member: Member) -> Answer:
         if exchange.subset is None:
-            return self._reception.offer(exchange)
-        return self._reception.judge(exchange) or self._pick_among(exchange, exchange.subset)
+            return member.reception.offer(exchange)
+        refusal = member.reception.judge(exchange)
+        return refusal or self._pick_among(exchange, member, exchange.subset)
 
-    def _pick_among(self, exchange: GatewayExchange, subset: frozenset[str]) -> Placed | Refusal:
+    def _pick_among(
+        self, exchange: GatewayExchange, member: Member, subset: frozenset[str]
+    ) -> Placed | Refusal:
         """Picks from the gateway's subset; such a request waits for nobody, and nobody for it."""
         allowed = {
             each.name: each
-            for each in self._fleet.endpoints
+            for each in member.fleet.endpoints
             if protocol.address_in(each, subset, is_grpc=exchange.is_grpc) is not None
         }
-        candidates = [each for each in self._fleet.candidates() if each.name in allowed]
-        request = self._reception.request(exchange)
+        candidates = [each for each in member.fleet.candidates() if each.name in allowed]
+        request = member.reception.request(exchange)
         answer = pick(candidates, request, self._rng)
         if isinstance(answer, Refusal):
             return answer
         if request.generates:
             sent = Sent(exchange.id, request.tokens, self._clock())
-            self._fleet.send(answer.order[0], sent)
+            member.fleet.send(answer.order[0], sent)
         return Placed(tuple(allowed[name] for name in answer.order))
 
     def _take_response(
@@ -192,7 +206,9 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             headers = fields_of(message.response_headers.headers)
             exchange.served = protocol.served_of(message)
             exchange.begin_answer(headers)
-            self._reception.first_byte(exchange, headers, self._server(exchange, headers))
+            if (member := exchange.member) is not None:
+                replica = self._server(exchange, member, headers)
+                member.reception.first_byte(exchange, headers, replica)
             return messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         if kind == "response_trailers":
             exchange.end_answer(fields_of(message.response_trailers.trailers))
@@ -201,9 +217,11 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
             return protocol.response_piece(message.response_body)
         return messages.ProcessingResponse(response_body=messages.BodyResponse())
 
-    def _server(self, exchange: GatewayExchange, headers: dict[str, str]) -> str | None:
+    def _server(
+        self, exchange: GatewayExchange, member: Member, headers: dict[str, str]
+    ) -> str | None:
         """Name of the replica that answers, by the gateway's word, else by its own."""
-        for endpoint in self._fleet.endpoints:
+        for endpoint in member.fleet.endpoints:
             if exchange.served in (endpoint.http_address, endpoint.grpc_address):
                 return endpoint.name
         return headers.get(Header.REPLICA)
@@ -211,14 +229,16 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
     def _end(self, exchange: GatewayExchange) -> None:
         entry = entry_of(exchange, self._clock())
         well = entry is not None and is_success(entry)
-        picked = self._reception.end(exchange, well=well)
+        if (member := exchange.member) is None:
+            return
+        picked = member.reception.end(exchange, well=well)
         if entry is None:
             return
         outcome = outcome_of(entry)
         if outcome is not None:
-            self._metrics.ended(outcome)
+            member.metrics.ended(outcome)
         if picked is not None and exchange.served is not None:
-            self._fleet.answered(picked, well=not is_failure(entry))
+            member.fleet.answered(picked, well=not is_failure(entry))
 
 
 async def _one(

@@ -1,6 +1,8 @@
-"""The clusters of Envoy's configuration: replicas by HTTP, replicas by gRPC, and the picker."""
+"""Envoy's clusters: each deployment's replicas by HTTP and by gRPC, and the picker."""
 
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from fastgen_api.names import Header
 
@@ -8,31 +10,45 @@ Config: TypeAlias = dict[str, Any]
 
 HTTP_CLUSTER: Final = "replicas-http"
 GRPC_CLUSTER: Final = "replicas-grpc"
+"""What the names of a deployment's two clusters begin with."""
 PICKER_CLUSTER: Final = "picker"
 POLICIES: Final = "type.googleapis.com/envoy.extensions.load_balancing_policies"
 PROTOCOL_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_HTTP2: Final[Config] = {"explicit_http_config": {"http2_protocol_options": {}}}
 UNBOUNDED: Final = 1_000_000
 """Envoy's own default, 1024 and 3 retries, would refuse what the picker has admitted."""
 
 
+def cluster_name(kind: str, deployment: str) -> str:
+    """Name of a deployment's cluster of this kind, `HTTP_CLUSTER` or `GRPC_CLUSTER`."""
+    return f"{kind}.{deployment}"
+
+
 def file_name(cluster: str) -> str:
     """Name of the file, in the balancer's directory, with the endpoints of a cluster."""
-    return f"{cluster}.json"
+    return f"{quote(cluster, safe='')}.json"
 
 
-def clusters(directory: str, picker_port: int, max_buffer_bytes: int) -> list[Config]:
-    """All clusters; those of the replicas follow their files in `directory`."""
+def replica_clusters(
+    directory: str, deployments: Iterable[str], max_buffer_bytes: int
+) -> list[Config]:
+    """The clusters of these deployments, which follow their endpoints' files in `directory`."""
     http1: Config = {
         "explicit_http_config": {"http_protocol_options": {}},
         # Shorter than any server's own keep-alive, so that it never closes under a new request.
         "common_http_protocol_options": {"idle_timeout": "3s"},
     }
-    http2: Config = {"explicit_http_config": {"http2_protocol_options": {}}}
+    kinds = ((HTTP_CLUSTER, http1), (GRPC_CLUSTER, _HTTP2))
     return [
-        _replicas(HTTP_CLUSTER, directory, http1, max_buffer_bytes),
-        _replicas(GRPC_CLUSTER, directory, http2, max_buffer_bytes),
-        _picker(picker_port, http2),
+        _replicas(cluster_name(kind, deployment), directory, protocol, max_buffer_bytes)
+        for deployment in deployments
+        for kind, protocol in kinds
     ]
+
+
+def picker_cluster(port: int) -> Config:
+    """The cluster of the picker, on loopback."""
+    return _picker(port, _HTTP2)
 
 
 def _replicas(name: str, directory: str, protocol: Config, max_buffer_bytes: int) -> Config:

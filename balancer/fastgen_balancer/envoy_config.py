@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import Port
-from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, clusters
+from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, picker_cluster
 from fastgen_balancer.envoy_listener import Limits, listener
-from fastgen_balancer.envoy_routes import TYPES
+from fastgen_balancer.envoy_routes import CLUSTERS_FILE, TYPES, by_file
 from fastgen_balancer.envoy_security import OPEN, Security
 
 Config: TypeAlias = dict[str, Any]
@@ -30,7 +30,10 @@ def bootstrap(
     limits: Limits | None = None,
     security: Security = OPEN,
 ) -> Config:
-    """The whole configuration; endpoints, keys and certificate come by files in `directory`."""
+    """What does not change while Envoy runs; the rest comes by files in `directory`.
+
+    Clusters, routes, endpoints, keys and certificate.
+    """
     limits = limits or Limits()
     return {
         "node": {"id": "balancer", "cluster": "fastgen"},
@@ -58,6 +61,7 @@ def bootstrap(
                     "patterns": [
                         {"prefix": "http.in.downstream_"},
                         {"prefix": "http.in.ext_proc."},
+                        # Of all deployments alike.
                         {"prefix": f"cluster.{HTTP_CLUSTER}."},
                         {"prefix": f"cluster.{GRPC_CLUSTER}."},
                         {"prefix": "server."},
@@ -71,8 +75,9 @@ def bootstrap(
             "listeners": [
                 listener(addresses.host, addresses.listener_port, limits, security, directory)
             ],
-            "clusters": clusters(directory, addresses.picker_port, limits.max_buffer_bytes),
+            "clusters": [picker_cluster(addresses.picker_port)],
         },
+        "dynamic_resources": {"cds_config": by_file(directory, CLUSTERS_FILE)},
     }
 
 

@@ -5,7 +5,15 @@ from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header
 from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
-from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID, EXT_PROC, TYPES, local_replies, routes
+from fastgen_balancer.envoy_replies import local_replies
+from fastgen_balancer.envoy_routes import (
+    CLIENT_REQUEST_ID,
+    EXT_PROC,
+    ROUTES,
+    ROUTES_FILE,
+    TYPES,
+    by_file,
+)
 from fastgen_balancer.envoy_security import Security, api_key_filter, tls_socket
 
 Config: TypeAlias = dict[str, Any]
@@ -14,7 +22,16 @@ METADATA: Final = "fastgen"
 """Namespace of the dynamic metadata with which the picker marks a request."""
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
-INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED, Header.ONCE, Header.CLIENT)
+MAX_BUFFER_BYTES: Final = MAX_BODY_BYTES + STREAM_WINDOW_BYTES
+"""Above the bodies that we take: the picker refuses in better words than Envoy."""
+INTERNAL_HEADERS: Final = (
+    Header.ENDPOINT,
+    Header.DEPLOYMENT,
+    Header.MODEL_JUDGED,
+    Header.WAITED,
+    Header.ONCE,
+    Header.CLIENT,
+)
 """What only the balancer may say."""
 
 
@@ -22,8 +39,7 @@ INTERNAL_HEADERS: Final = (Header.ENDPOINT, Header.WAITED, Header.ONCE, Header.C
 class Limits:
     """Bounds that protect the balancer itself."""
 
-    max_buffer_bytes: int = MAX_BODY_BYTES + STREAM_WINDOW_BYTES
-    """Above the bodies that we take: the picker refuses in better words than Envoy."""
+    max_buffer_bytes: int = MAX_BUFFER_BYTES
     max_header_kibibytes: int = 64
     max_headers: int = 100
     max_streams: int = 1000
@@ -100,7 +116,7 @@ def _connection_manager(limits: Limits, security: Security, directory: str) -> C
         "early_header_mutation_extensions": [_strip_internal_headers()],
         "access_log": [_access_log()],
         "local_reply_config": local_replies(),
-        "route_config": routes(limits.max_buffer_bytes),
+        "rds": {"route_config_name": ROUTES, "config_source": by_file(directory, ROUTES_FILE)},
         "http_filters": [_health_filter(), *keys, _ext_proc(limits), _router()],
     }
 
@@ -144,7 +160,7 @@ def _access_log() -> Config:
                 "grpc_service": _picker_service(),
                 "buffer_flush_interval": "0.1s",
             },
-            "additional_request_headers_to_log": ["content-type"],
+            "additional_request_headers_to_log": ["content-type", Header.MODEL],
             "additional_response_headers_to_log": ["grpc-status"],
             "additional_response_trailers_to_log": ["grpc-status"],
         },

@@ -1,10 +1,11 @@
 """Where Envoy sends a request, and what it answers itself."""
 
 import json
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import Header
-from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER
+from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, cluster_name
 
 Config: TypeAlias = dict[str, Any]
 
@@ -12,6 +13,10 @@ TYPES: Final = "type.googleapis.com/envoy.extensions"
 GENERATE_PATH: Final = "/fastgen.v1.InferenceService/Generate"
 HTTP_PREFIX: Final = "/v1/"
 EXT_PROC: Final = "envoy.filters.http.ext_proc"
+ROUTES: Final = "in"
+ROUTES_FILE: Final = "routes.json"
+CLUSTERS_FILE: Final = "clusters.json"
+"""Both in the balancer's directory."""
 CLIENT_REQUEST_ID: Final = "x-fastgen-client-request-id"
 """Envoy to picker: the request's id as the client has named it, sound or not."""
 RETRY_ON: Final = (
@@ -20,38 +25,97 @@ RETRY_ON: Final = (
 """Headers come with the first token: whatever fails before them may start anew elsewhere."""
 
 
-def routes(max_buffer_bytes: int) -> Config:
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Whose replicas Envoy reaches, and where a request goes by itself, without the picker."""
+
+    deployments: tuple[str, ...] = ()
+    """Those that the picker may choose."""
+    default: str | None = None
+    """Whose a request is that names nobody; None: nobody's."""
+    by_header: tuple[str, ...] = ()
+    """Those that a client may choose by `Header.MODEL`."""
+
+
+def routes(reach: Reach, max_buffer_bytes: int) -> Config:
+    """The routes to these deployments, most telling first.
+
+    The picker's word comes before the client's. Each of a kind asks the picker alike, since the one
+    that fits first is chosen before the picker has spoken.
+    """
+    generate: Config = {"path": GENERATE_PATH, "grpc": {}}
+    any_grpc: Config = {"prefix": "/", "grpc": {}}
     table = [
-        {
-            "match": {"path": GENERATE_PATH, "grpc": {}},
-            "route": _route(GRPC_CLUSTER),
-            "typed_per_filter_config": _asks_picker("BUFFERED"),
-        },
+        *_to_replicas(reach, generate, GRPC_CLUSTER, "BUFFERED"),
         # Reflection streams its requests: waiting for their end would wait for ever.
-        {
-            "match": {"prefix": "/", "grpc": {}},
-            "route": _route(GRPC_CLUSTER),
-            "typed_per_filter_config": _asks_picker("NONE"),
-        },
+        *_to_replicas(reach, any_grpc, GRPC_CLUSTER, "NONE"),
         _too_long(),
-        {
-            "match": {"prefix": HTTP_PREFIX},
-            "route": _route(HTTP_CLUSTER),
-            "typed_per_filter_config": _asks_picker("BUFFERED"),
-        },
+        *_to_replicas(reach, {"prefix": HTTP_PREFIX}, HTTP_CLUSTER, "BUFFERED"),
         _not_found(),
     ]
     return {
-        "name": "in",
+        "name": ROUTES,
         "virtual_hosts": [
             {
                 "name": "in",
                 "domains": ["*"],
                 "request_body_buffer_limit": max_buffer_bytes,
-                "request_headers_to_remove": [CLIENT_REQUEST_ID],
+                "request_headers_to_remove": [CLIENT_REQUEST_ID, Header.DEPLOYMENT],
                 "routes": table,
             }
         ],
+    }
+
+
+def _to_replicas(reach: Reach, match: Config, kind: str, body_mode: str) -> list[Config]:
+    def route(deployment: str, header: str | None, **more: Any) -> Config:
+        named = {"headers": [_is(header, deployment)]} if header else {}
+        way = {"route": _route(cluster_name(kind, deployment)), **more}
+        return {"match": match | named, **way, "typed_per_filter_config": asks}
+
+    asks = _asks_picker(body_mode)
+    return [
+        *(route(each, Header.DEPLOYMENT) for each in reach.deployments),
+        *(
+            route(each, Header.MODEL, request_headers_to_add=[_set(Header.MODEL_JUDGED, "1")])
+            for each in reach.by_header
+        ),
+        route(reach.default, None)
+        if reach.default is not None
+        else _unnamed(match, kind) | {"typed_per_filter_config": asks},
+    ]
+
+
+def _unnamed(match: Config, kind: str) -> Config:
+    """What Envoy answers by itself, without the picker, where it would have to know the model."""
+    message = (
+        "The requests of this balancer cannot be told apart just now; try again, or name the "
+        f"deployment in the header {Header.MODEL}."
+    )
+    if kind == GRPC_CLUSTER:
+        # The body becomes the status' message.
+        body = {"inline_string": message}
+        return {"match": match, "direct_response": {"status": 503, "body": body}}
+    return _refusal(match, 503, message, "no_picker", "server_error")
+
+
+def _is(header: str, value: str) -> Config:
+    return {"name": header, "string_match": {"exact": value}}
+
+
+def _set(key: str, value: str) -> Config:
+    action = "OVERWRITE_IF_EXISTS_OR_ADD"
+    return {"header": {"key": key, "value": value}, "append_action": action}
+
+
+def by_file(directory: str, name: str) -> Config:
+    """Where Envoy finds what comes by a file of the balancer's directory, and follows it."""
+    return {
+        "resource_api_version": "V3",
+        "path_config_source": {
+            "path": f"{directory}/{name}",
+            "watched_directory": {"path": directory},
+        },
     }
 
 
@@ -109,101 +173,13 @@ def _not_found() -> Config:
     return _refusal({"prefix": "/"}, 404, message, "not_found")
 
 
-def _refusal(match: Config, status: int, message: str, code: str) -> Config:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+def _refusal(
+    match: Config, status: int, message: str, code: str, kind: str = "invalid_request_error"
+) -> Config:
+    error = {"message": message, "type": kind, "param": None, "code": code}
     body = json.dumps({"error": error})
     return {
         "match": match,
         "direct_response": {"status": status, "body": {"inline_string": body}},
-        "response_headers_to_add": [
-            {
-                "header": {"key": "content-type", "value": "application/json"},
-                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            }
-        ],
+        "response_headers_to_add": [_set("content-type", "application/json")],
     }
-
-
-def local_replies() -> Config:
-    """Envoy's own answers in the form that OpenAI clients read; gRPC keeps its status."""
-    not_grpc = {
-        "header_filter": {
-            "header": {
-                "name": "content-type",
-                "string_match": {"prefix": "application/grpc"},
-                "invert_match": True,
-                "treat_missing_header_as_empty": True,
-            }
-        }
-    }
-    upstream = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR", "UO", "URX", "UPE"]}}
-    too_large = _status("EQ", 413)
-    # These are direct responses and the picker's, which have their own words.
-    own_words = [_status("NE", status) for status in (404, 413, 414, 422, 429, 503)]
-    return {
-        "mappers": [
-            {
-                "filter": {"and_filter": {"filters": [upstream, not_grpc]}},
-                "body_format_override": _error_format(
-                    "No replica could answer; try again.", "server_error", "unavailable"
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [too_large, not_grpc]}},
-                "body_format_override": _error_format(
-                    "The request body is larger than this server accepts.",
-                    "invalid_request_error",
-                    "payload_too_large",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("EQ", 408), not_grpc]}},
-                "body_format_override": _error_format(
-                    "The request did not come in time; send it faster or in less bytes.",
-                    "invalid_request_error",
-                    "request_timeout",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("EQ", 431), not_grpc]}},
-                "body_format_override": _error_format(
-                    "The headers are too many or too long.",
-                    "invalid_request_error",
-                    "headers_too_large",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("EQ", 401), not_grpc]}},
-                "headers_to_add": [{"header": {"key": "www-authenticate", "value": "Bearer"}}],
-                "body_format_override": _error_format(
-                    "Incorrect API key; send one as `Authorization: Bearer KEY`.",
-                    "invalid_request_error",
-                    "invalid_api_key",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("GE", 500), *own_words, not_grpc]}},
-                "body_format_override": _error_format(
-                    "The request failed; try again.", "server_error", "internal_error"
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("GE", 400), *own_words, not_grpc]}},
-                "body_format_override": _error_format(
-                    "This is not a request that this server takes; see the HTTP status.",
-                    "invalid_request_error",
-                    "bad_request",
-                ),
-            },
-        ]
-    }
-
-
-def _status(op: str, status: int) -> Config:
-    value = {"default_value": status, "runtime_key": f"fastgen.status_{status}"}
-    return {"status_code_filter": {"comparison": {"op": op, "value": value}}}
-
-
-def _error_format(message: str, kind: str, code: str) -> Config:
-    error = {"message": message, "type": kind, "param": None, "code": code}
-    return {"json_format": {"error": error}, "content_type": "application/json"}

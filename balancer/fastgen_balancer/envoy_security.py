@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import Header
-from fastgen_balancer.envoy_routes import TYPES
+from fastgen_balancer.envoy_routes import TYPES, by_file
 
 Config: TypeAlias = dict[str, Any]
 
@@ -41,7 +41,7 @@ def api_key_filter(directory: str) -> Config:
     return {
         "name": API_KEY_FILTER,
         "config_discovery": {
-            "config_source": _file(directory, API_KEYS_FILE),
+            "config_source": by_file(directory, API_KEYS_FILE),
             "type_urls": [f"{TYPES}.filters.http.api_key_auth.v3.ApiKeyAuth"],
         },
     }
@@ -75,7 +75,7 @@ def tls_socket(directory: str) -> Config:
                 "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
                 "alpn_protocols": ["h2", "http/1.1"],
                 "tls_certificate_sds_secret_configs": [
-                    {"name": CERTIFICATE, "sds_config": _file(directory, TLS_FILE)}
+                    {"name": CERTIFICATE, "sds_config": by_file(directory, TLS_FILE)}
                 ],
             },
         },
@@ -100,14 +100,4 @@ def tls_resource(secret: str) -> Config:
                 },
             }
         ]
-    }
-
-
-def _file(directory: str, name: str) -> Config:
-    return {
-        "resource_api_version": "V3",
-        "path_config_source": {
-            "path": f"{directory}/{name}",
-            "watched_directory": {"path": directory},
-        },
     }

@@ -50,6 +50,13 @@ class _Body(msgspec.Struct):
     prompt: Any = None
     messages: Any = None
     tools: Any = None
+    model: Any = None
+
+
+class _Named(msgspec.Struct):
+    """The one field that must be found in a body whose others may be anything."""
+
+    model: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,8 @@ class Reading:
 
     size: Size
     keys: PromptKeys
+    model: str | None = None
+    """As it names it; None where it does not read, or is no text."""
 
 
 def read(body: bytes, *, is_grpc: bool) -> Reading:
@@ -96,10 +105,11 @@ def read_http(body: bytes) -> Reading:
     try:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _unread(body)
+        return _unread(body, _model_of(body))
     output = parsed.max_completion_tokens or parsed.max_tokens
     choices = _choices(parsed.n) * _prompts(parsed.prompt)
-    return Reading(Size(len(body), None, output, choices), _keys_of_http(parsed, body))
+    size = Size(len(body), None, output, choices)
+    return Reading(size, _keys_of_http(parsed, body), _text(parsed.model))
 
 
 def read_grpc(body: bytes) -> Reading:
@@ -122,13 +132,26 @@ def read_grpc(body: bytes) -> Reading:
     tokens = len(request.token_ids.ids) if request.WhichOneof("prompt") == "token_ids" else None
     size = Size(len(body), tokens, output, _choices(request.sampling.n))
     try:
-        return Reading(size, keys_of_grpc(request))
+        keys = keys_of_grpc(request)
     except NOT_A_PROMPT:
-        return Reading(size, keys_of_body(body))
+        keys = keys_of_body(body)
+    return Reading(size, keys, request.model)
 
 
-def _unread(body: bytes) -> Reading:
-    return Reading(Size(len(body)), keys_of_body(body))
+def _unread(body: bytes, model: str | None = None) -> Reading:
+    return Reading(Size(len(body)), keys_of_body(body), model)
+
+
+def _model_of(body: bytes) -> str | None:
+    """The model of a body that is refused for something else, so that the right one refuses it."""
+    try:
+        return _text(msgspec.json.decode(body, type=_Named).model)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _keys_of_http(parsed: _Body, body: bytes) -> PromptKeys:
@@ -152,11 +175,16 @@ def _prompts(given: Any) -> int:
     return min(len(given), MOST_PROMPTS)
 
 
+def prompt_tokens_of(size: Size, tokens_per_byte: float) -> int:
+    """The prompt alone."""
+    if size.prompt_tokens is not None:
+        return size.prompt_tokens
+    return round(size.prompt_bytes * tokens_per_byte)
+
+
 def tokens_of(size: Size, tokens_per_byte: float) -> int:
     """Prompt and expected output; at least 1."""
-    prompt = size.prompt_tokens
-    if prompt is None:
-        prompt = round(size.prompt_bytes * tokens_per_byte)
+    prompt = prompt_tokens_of(size, tokens_per_byte)
     output = EXPECTED_OUTPUT_TOKENS
     if size.max_output_tokens is not None:
         output = max(0, min(output, size.max_output_tokens))

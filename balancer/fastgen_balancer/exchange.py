@@ -1,7 +1,8 @@
 """One request on its way, as a proxy tells of it."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -9,6 +10,9 @@ from fastgen_api.names import Header
 from fastgen_balancer.envoy_routes import GENERATE_PATH, HTTP_PREFIX
 from fastgen_balancer.estimate import Size
 from fastgen_balancer.prompt import PromptKeys
+
+if TYPE_CHECKING:
+    from fastgen_balancer.member import Member
 
 UNAVAILABLE: Final[int] = grpc.StatusCode.UNAVAILABLE.value[0]
 UNREAD: Final = Size(0)
@@ -29,6 +33,14 @@ class Exchange:
     """When its client gives up, seconds of the monotonic clock."""
     client_id: str | None = None
     """The request's id, when the client has named a sound one."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Until it is known whose it is."""
+    member: "Member | None" = None
+    """Whose it is; None: not known, or nobody's."""
+    judged: bool = False
+    """Whether the model that it names needs no more judging by the replica."""
+    complaint: str = ""
+    """Why it is nobody's."""
     size: Size = UNREAD
     keys: PromptKeys | None = None
     once: bool = False

@@ -9,23 +9,27 @@ from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
 from google.protobuf import struct_pb2
 
 from fastgen_api.names import Header
+from fastgen_balancer.arrival import Arrivals
 from fastgen_balancer.dispatch import Held, Placed
 from fastgen_balancer.envoy_listener import METADATA
 from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
 from fastgen_balancer.exchange import Exchange, fields_of, own_id
+from fastgen_balancer.member import Member
 from fastgen_balancer.pick import Refusal
-from fastgen_balancer.reception import Reception, ask_for_patience
+from fastgen_balancer.reception import ask_for_patience
 from fastgen_balancer.refusal import header_mutation
 
 PICK_KEY: Final = "pick"
 """Key, in the request's dynamic metadata, of the id under which we count it."""
+DEPLOYMENT_KEY: Final = "deployment"
+"""Key, in the same, of the deployment whose request it is."""
 
 
 class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc]
     """One stream of Envoy's per request: its headers, its body, then the response's headers."""
 
-    def __init__(self, reception: Reception) -> None:
-        self._reception = reception
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
 
     async def Process(  # noqa: N802
         self,
@@ -38,6 +42,9 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                 kind = message.WhichOneof("request")
                 if kind == "request_headers":
                     exchange = self._begin(message.request_headers)
+                    if (told := self._arrivals.answer(exchange)) is not None:
+                        yield told
+                        continue
                     if exchange.generates and not message.request_headers.end_of_stream:
                         yield self._await_body(exchange)
                         continue
@@ -54,18 +61,19 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
                     if exchange is not None:
                         headers = fields_of(message.response_headers.headers)
                         exchange.begin_answer(headers)
-                        replica = headers.get(Header.REPLICA)
-                        self._reception.first_byte(exchange, headers, replica)
+                        if exchange.member is not None:
+                            replica = headers.get(Header.REPLICA)
+                            exchange.member.reception.first_byte(exchange, headers, replica)
                     yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         finally:
             # Of a client that left this early, the access log need not know the pick. Once the
             # answer has begun, it ends the request in the books.
-            if exchange is not None and not exchange.answered:
-                self._reception.end(exchange, well=False)
+            if exchange is not None and exchange.member is not None and not exchange.answered:
+                exchange.member.reception.end(exchange, well=False)
 
     def _begin(self, message: messages.HttpHeaders) -> Exchange:
         headers = fields_of(message.headers)
-        return self._reception.begin(Exchange, headers, headers.get(CLIENT_REQUEST_ID, ""))
+        return self._arrivals.begin(Exchange, headers, headers.get(CLIENT_REQUEST_ID, ""))
 
     def _await_body(self, exchange: Exchange) -> messages.ProcessingResponse:
         common = messages.CommonResponse(header_mutation=header_mutation(own_id(exchange)))
@@ -74,45 +82,54 @@ class ExternalProcessor(service.ExternalProcessorServicer):  # type: ignore[misc
         )
 
     def _read(self, exchange: Exchange, body: bytes) -> Refusal | None:
-        return self._reception.read(exchange, body) if exchange.generates else None
+        if exchange.generates:
+            return self._arrivals.read(exchange, body)
+        return self._arrivals.assign(exchange, None)
 
     async def _place(
         self, exchange: Exchange, refusal: Refusal | None, *, in_body: bool
     ) -> AsyncIterator[messages.ProcessingResponse]:
         """Says where to, or no; before a wait it asks Envoy for patience."""
-        answer = refusal or self._reception.offer(exchange)
+        member = exchange.member
+        if refusal is not None or member is None:
+            yield self._arrivals.refuse(exchange, refusal or Refusal.NO_ENDPOINTS)
+            return
+        answer = member.reception.offer(exchange)
         if isinstance(answer, Held):
-            seconds = self._reception.patience(exchange, answer)
+            seconds = member.reception.patience(exchange, answer)
             try:
                 yield ask_for_patience(seconds)
             except GeneratorExit:
-                self._reception.abandon(exchange, answer)
+                member.reception.abandon(exchange, answer)
                 raise
-            answer = await self._reception.wait(exchange, answer, seconds)
+            answer = await member.reception.wait(exchange, answer, seconds)
         if isinstance(answer, Refusal):
-            yield self._reception.refuse(exchange, answer)
+            yield member.reception.refuse(exchange, answer)
         else:
-            yield self._instruction(exchange, answer, in_body=in_body)
+            yield self._instruction(exchange, member, answer, in_body=in_body)
 
     def _instruction(
-        self, exchange: Exchange, placed: Placed, *, in_body: bool
+        self, exchange: Exchange, member: Member, placed: Placed, *, in_body: bool
     ) -> messages.ProcessingResponse:
-        self._reception.send(exchange, placed)
+        member.reception.send(exchange, placed)
         common = messages.CommonResponse(
             header_mutation=header_mutation(
                 {
+                    Header.DEPLOYMENT: member.name,
                     Header.ENDPOINT: ",".join(
                         e.grpc_address if exchange.is_grpc else e.http_address
                         for e in placed.endpoints
                     ),
-                    **self._reception.waited(exchange),
+                    **member.reception.told(exchange),
                     **({Header.ONCE: "1"} if exchange.once else {}),
                     **own_id(exchange),
                 }
-            )
+            ),
+            # The route was chosen before it was known whose the request is.
+            clear_route_cache=True,
         )
         mark = struct_pb2.Struct()
-        mark.update({METADATA: {PICK_KEY: exchange.id}})
+        mark.update({METADATA: {PICK_KEY: exchange.id, DEPLOYMENT_KEY: member.name}})
         if in_body:
             body = messages.BodyResponse(response=common)
             return messages.ProcessingResponse(request_body=body, dynamic_metadata=mark)

@@ -16,10 +16,11 @@ from fastgen_api.envoy import envoy_command
 from fastgen_api.logs import log_to_stderr
 from fastgen_api.names import Port
 from fastgen_balancer.api_keys import ApiKeyFile
-from fastgen_balancer.endpoint_files import ENVOY_FILE, KNOWN_FILE, write_endpoints, write_file
+from fastgen_balancer.endpoint_files import ENVOY_FILE, write_file, write_reach
 from fastgen_balancer.endpoints import Endpoint, parse_static
 from fastgen_balancer.envoy_config import Addresses
 from fastgen_balancer.envoy_config import bootstrap as envoy_bootstrap
+from fastgen_balancer.envoy_routes import ROUTES_FILE, Reach
 from fastgen_balancer.envoy_security import TLS_FILE, Security, tls_resource
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, MAX_WAIT_SECONDS, static_settings
 
@@ -36,7 +37,10 @@ ApiKeys = Annotated[
 ]
 Static = Annotated[
     list[str] | None,
-    typer.Option(help="A replica, HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes."),
+    typer.Option(
+        help="A replica, [MODEL=]HOST:HTTP_PORT:GRPC_PORT, in place of Kubernetes; with MODEL "
+        "requests are told apart by the model that they name."
+    ),
 ]
 SettleSeconds = Annotated[
     float | None,
@@ -72,9 +76,9 @@ def bootstrap(
     if api_keys is not None:
         _first_keys(api_keys, directory)
     write_file(directory / ENVOY_FILE, msgspec.json.format(msgspec.json.encode(config)))
-    # A restarted init container must not hide the endpoints from a running Envoy.
-    if not (directory / KNOWN_FILE).exists():
-        write_endpoints(directory, ())
+    # A restarted init container must not hide the replicas from a running Envoy.
+    if not (directory / ROUTES_FILE).exists():
+        write_reach(directory, Reach())
 
 
 @app.command()
@@ -95,7 +99,9 @@ def envoy(
 @app.command()
 def picker(
     directory: Directory,
-    deployment: Annotated[str, typer.Option(help="Name of the FastGenDeployment.")] = "",
+    balancer: Annotated[
+        str, typer.Option(help="Its name: that of its FastGenDeployment, or `balancer.name`.")
+    ] = "",
     namespace: Annotated[str, typer.Option(help="Its namespace.")] = "",
     static: Static = None,
     prometheus_url: Annotated[
@@ -111,7 +117,7 @@ def picker(
         int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
     ] = None,
     peers_port: Annotated[
-        int | None, typer.Option(help="For the deployment's other balancer pods; default: none.")
+        int | None, typer.Option(help="For other balancer pods; default: none.")
     ] = None,
     max_wait_seconds: Annotated[
         float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
@@ -143,7 +149,7 @@ def picker(
     endpoints = _static_endpoints(static or [])
     _check_mode(
         bool(endpoints),
-        {"--deployment": deployment, "--namespace": namespace},
+        {"--balancer": balancer, "--namespace": namespace},
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
         {"--prometheus-url": prometheus_url, "--peers-port": peers_port},
     )
@@ -153,7 +159,7 @@ def picker(
         )
     options = Options(
         directory=directory,
-        deployment=deployment or "static",
+        balancer=balancer,
         namespace=namespace or "static",
         picker_port=picker_port,
         http_host=http_host or ("127.0.0.1" if endpoints else "0.0.0.0"),
@@ -182,11 +188,20 @@ def _first_keys(secret: Path, directory: Path) -> None:
         raise typer.BadParameter(str(error), param_hint="--api-keys") from error
 
 
-def _static_endpoints(texts: list[str]) -> tuple[Endpoint, ...]:
+def _static_endpoints(texts: list[str]) -> dict[str, tuple[Endpoint, ...]]:
+    """The replicas by the model before `=`, "" where none is named."""
+    found: dict[str, tuple[Endpoint, ...]] = {}
     try:
-        return tuple(parse_static(text) for text in texts)
+        for text in texts:
+            model, _, address = text.rpartition("=")
+            if "=" in text and not model:
+                raise ValueError(f"{text!r} names no model before the =")
+            found[model] = (*found.get(model, ()), parse_static(address))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--static") from error
+    if "" in found and len(found) > 1:
+        raise typer.BadParameter("name a model for each replica or for none", param_hint="--static")
+    return found
 
 
 def _check_mode(

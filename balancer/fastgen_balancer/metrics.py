@@ -8,6 +8,8 @@ from fastgen_api.names import Metric, MetricLabel, Outcome
 from fastgen_balancer.pick import Refusal
 
 PICKED = "picked"
+NAMELESS = (Refusal.UNKNOWN_MODEL, Refusal.MISSING_MODEL)
+"""Refusals of what is for no deployment."""
 BUCKETS = (
     0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5,
     3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0,
@@ -29,13 +31,8 @@ class Metrics:
         )
         for outcome in Outcome:
             self._requests.labels(**self._labels, outcome=outcome.value)
-        self._picks = Counter(
-            Metric.PICKS.removesuffix("_total"),
-            "Answers to Envoy: picked, or the reason of the refusal.",
-            (*names, "result"),
-            registry=registry,
-        )
-        for result in (PICKED, *(refusal.value for refusal in Refusal)):
+        self._picks = _picks(registry)
+        for result in (PICKED, *(each.value for each in Refusal if each not in NAMELESS)):
             self._picks.labels(**self._labels, result=result)
         self._retries = Counter(
             Metric.RETRIES.removesuffix("_total"),
@@ -85,6 +82,26 @@ class Metrics:
 
     def first_byte(self, seconds: float) -> None:
         self._first_byte.observe(seconds)
+
+
+class UnplacedMetrics:
+    """Counts what was refused without being for any deployment, whose label then is empty."""
+
+    def __init__(self, registry: CollectorRegistry, namespace: str) -> None:
+        self._labels = {MetricLabel.DEPLOYMENT: "", MetricLabel.NAMESPACE: namespace}
+        self._picks = _picks(registry)
+
+    def refused(self, refusal: Refusal) -> None:
+        self._picks.labels(**self._labels, result=refusal.value).inc()
+
+
+def _picks(registry: CollectorRegistry) -> Counter:
+    return Counter(
+        Metric.PICKS.removesuffix("_total"),
+        "Answers to Envoy: picked, or the reason of the refusal.",
+        (MetricLabel.DEPLOYMENT, MetricLabel.NAMESPACE, "result"),
+        registry=registry,
+    )
 
 
 def _why(is_slow: bool) -> str:

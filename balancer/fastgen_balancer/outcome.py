@@ -6,7 +6,7 @@ from typing import Final
 import grpc
 
 from fastgen_api.names import Outcome
-from fastgen_balancer.refusal import DETAILS
+from fastgen_balancer.envoy_replies import DETAILS
 
 FULL_OR_DRAINING: Final = frozenset(
     {grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], grpc.StatusCode.UNAVAILABLE.value[0]}
@@ -58,6 +58,10 @@ class Entry:
     attempts: int
     request_id: str
     seconds: float
+    deployment: str | None = None
+    """Whose the picker has said it is; None: it has said nothing."""
+    named: str = ""
+    """The deployment that its client has named in a header."""
 
 
 def outcome_of(entry: Entry) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""The other balancer pods of a deployment: where they are, and what requests they have."""
+"""The other balancer pods that serve a deployment: where they are, and what they hold of it."""
 
 import asyncio
 import logging
@@ -15,6 +15,8 @@ from fastgen_balancer.signals import LocalSignals
 
 LOAD_PATH: Final = "/load"
 WAKE_PATH: Final = "/wake"
+DEPLOYMENT: Final = "deployment"
+"""Parameter of both: whose load, or whose leader."""
 ANSWER_SECONDS: Final = 1.0
 """A pod that takes longer is not waited for."""
 
@@ -86,16 +88,17 @@ def _peer(pod: Mapping[str, Any]) -> Peer | None:
 
 
 class Peers:
-    """The other balancer pods of one deployment, as they are just now."""
+    """The other balancer pods that serve one deployment, as they are just now."""
 
-    def __init__(self, http: httpx2.AsyncClient, own: str) -> None:
+    def __init__(self, http: httpx2.AsyncClient, own: str, deployment: str) -> None:
         """`own` is this pod's name."""
         self._http = http
         self._own = own
+        self._whose = {DEPLOYMENT: deployment}
         self._known: tuple[Peer, ...] = ()
 
     def changed(self, objects: Mapping[str, Any]) -> None:
-        """All balancer pods of the deployment, by name, as the API server tells of them."""
+        """All balancer pods that serve it, by name, as the API server tells of them."""
         self._known = peers_of((each.to_dict() for each in objects.values()), self._own)
 
     async def wake(self, name: str) -> None:
@@ -105,7 +108,9 @@ class Peers:
         """
         peer = next((each for each in self._known if each.name == name), None)
         if peer is not None:
-            response = await self._http.post(f"{peer.url}{WAKE_PATH}", timeout=ANSWER_SECONDS)
+            response = await self._http.post(
+                f"{peer.url}{WAKE_PATH}", params=self._whose, timeout=ANSWER_SECONDS
+            )
             response.raise_for_status()
 
     async def signals(self, own: Callable[[], LocalSignals]) -> LocalSignals:
@@ -120,7 +125,7 @@ class Peers:
     async def _ask(self, peer: Peer) -> BalancerLoad | None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                response = await self._http.get(f"{peer.url}{LOAD_PATH}")
+                response = await self._http.get(f"{peer.url}{LOAD_PATH}", params=self._whose)
                 response.raise_for_status()
                 return msgspec.json.decode(response.content, type=BalancerLoad)
         except (httpx2.HTTPError, TimeoutError, msgspec.MsgspecError) as error:

@@ -72,6 +72,9 @@ class Refusal(StrEnum):
     """The prompt was there when replicas crashed."""
     UNDECIDED = "undecided"
     """It has just failed, and soon it is known whether replicas crashed."""
+    UNKNOWN_MODEL = "unknown_model"
+    """Said where a balancer serves several models, as the next."""
+    MISSING_MODEL = "missing_model"
 
 
 def pick(candidates: Sequence[Candidate], request: Request, rng: Random) -> Pick | Refusal:

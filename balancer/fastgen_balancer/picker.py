@@ -2,136 +2,147 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from fastgen_api.names import Metric
 from fastgen_balancer.access_log import AccessLog
-from fastgen_balancer.dispatch import Dispatcher
-from fastgen_balancer.endpoint_files import read_endpoints, write_endpoints
+from fastgen_balancer.arrival import Arrivals
+from fastgen_balancer.endpoint_files import forget_endpoints, write_reach
 from fastgen_balancer.endpoint_picker import EndpointPicker
-from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.ext_proc import ExternalProcessor
-from fastgen_balancer.fleet import Events, Fleet
-from fastgen_balancer.load import LoadPoller
-from fastgen_balancer.metrics import Metrics
-from fastgen_balancer.quarantine import Quarantine
-from fastgen_balancer.reception import Reception
+from fastgen_balancer.member import Identity, Member
+from fastgen_balancer.metrics import UnplacedMetrics
+from fastgen_balancer.peers import BalancerLoad, load_of
+from fastgen_balancer.roster import Roster
 from fastgen_balancer.settings import Settings
-from fastgen_balancer.signals import LocalSignals
+
+SYNC_GRACE_SECONDS: Final = 10.0
+"""How long one deployment whose endpoints cannot be read keeps a new pod from serving others."""
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose requests these are."""
-
-    deployment: str
-    namespace: str
-
-
 class Picker:
-    """The parts, wired together; needs a running event loop."""
+    """Invariant: each deployment of the roster has a `Member`, and its files are Envoy's.
 
-    def __init__(self, directory: Path, identity: Identity, settings: Settings) -> None:
-        clock = time.monotonic
-        self.settings = settings
-        self.on_wait: Callable[[], None] = lambda: None
-        """Called when a request begins to be held with no endpoint."""
-        self.scaling_registry: CollectorRegistry | None = None
-        """The autoscaler's, while it runs in this process."""
-        self._registry = CollectorRegistry()
-        metrics = Metrics(self._registry, identity.deployment, identity.namespace)
+    Members that have left the roster stay until their last stream has ended. Needs a running event
+    loop.
+    """
 
-        def note_ejection(name: str, is_slow: bool) -> None:
-            metrics.ejected(is_slow=is_slow)
-            log.warning("endpoint ejected", extra={"endpoint": name, "slow": is_slow})
-
-        self.quarantine = Quarantine(clock)
-        self.fleet = Fleet(
-            clock, settings.max_concurrent_requests, Events(note_ejection, self.quarantine.crashed)
-        )
-        self.dispatcher = Dispatcher(
-            self.fleet, Random(), clock, settings.max_queued_requests, lambda: self.on_wait()
-        )
-        self.dispatcher.hold_seconds = settings.hold_seconds
-        self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
-        self._metrics = metrics
-        metrics.gauge(Metric.QUEUED_REQUESTS, "Requests held back.", lambda: self.dispatcher.queued)
-        metrics.gauge(
-            Metric.IN_FLIGHT_REQUESTS,
-            "Requests sent to a replica and not ended.",
-            lambda: self.fleet.in_flight,
-        )
-        metrics.gauge(
-            Metric.ENDPOINTS,
-            "Endpoints that may be picked.",
-            lambda: len(self.fleet.candidates()),
-        )
-        metrics.gauge(
-            Metric.QUARANTINED_PROMPTS,
-            "Prompts that are refused since they were there when replicas crashed.",
-            lambda: self.quarantine.convicted,
-        )
-        self._reception = Reception(
-            self.dispatcher, self.fleet, self.quarantine, metrics, clock, lambda: self.settings
-        )
-        self.processor = ExternalProcessor(self._reception)
-        self.access_log = AccessLog(self.fleet, self.dispatcher, self.quarantine, metrics)
-        self.has_synced = False
+    def __init__(self, directory: Path, namespace: str) -> None:
+        self.roster = Roster()
+        self.members: dict[str, Member] = {}
+        self.on_gone: Callable[[str], None] = lambda name: None
+        """Called when the last stream of a deployment that has left has ended."""
         self._directory = directory
+        self._namespace = namespace
+        self._registry = CollectorRegistry()
+        self._served_since: float | None = None
+        self._has_synced = False
+        self.arrivals = Arrivals(
+            lambda: self.roster,
+            self.members,
+            UnplacedMetrics(self._registry, namespace),
+            time.monotonic,
+        )
+        self.processor = ExternalProcessor(self.arrivals)
+        self.access_log = AccessLog(lambda: self.roster, self.members)
 
     def endpoint_picker(self) -> EndpointPicker:
         """What answers gateways; endpoints, load and queue are those of our own Envoy."""
-        return EndpointPicker(self._reception, self.fleet, self._metrics, time.monotonic, Random())
+        return EndpointPicker(self.arrivals, time.monotonic, Random())
 
-    def begin_with_known(self) -> None:
-        """Starts from what the last picker of this pod knew."""
-        if known := read_endpoints(self._directory):
-            self._use(known)
+    def serve(self, roster: Roster) -> None:
+        """Serves these deployments from now on.
 
-    def set_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
-        """Takes the whole truth about the endpoints, and passes it on to Envoy."""
-        self.has_synced = True
-        self._use(tuple(endpoints))
+        One that is the same as before keeps its queue and its books.
+        """
+        self._served_since = self._served_since or time.monotonic()
+        for entry in roster.entries:
+            member = self.members.get(entry.deployment)
+            if member is None:
+                identity = Identity(entry.deployment, self._namespace)
+                self.members[entry.deployment] = Member(self._directory, identity, entry.settings)
+            elif member.settings != entry.settings:
+                member.set_settings(entry.settings)
+        self.roster = roster
+        for name in self._leaving():
+            self.members[name].leave()
+        self._tell_envoy()
 
-    def set_settings(self, settings: Settings) -> None:
-        self.settings = settings
-        self.fleet.default_capacity = settings.max_concurrent_requests
-        self.dispatcher.max_queued = settings.max_queued_requests
-        self.dispatcher.hold_seconds = settings.hold_seconds
-        self.dispatcher.pump()
+    def sweep(self) -> int:
+        """Looks after each member, once a second; returns how many requests were never told of."""
+        lost = 0
+        for member in self.members.values():
+            try:
+                lost += member.sweep()
+            except Exception:
+                # A fault in one deployment's books is not to reach the others.
+                log.exception("a member's sweep failed", extra={"deployment": member.name})
+        if gone := [each for each in self._leaving() if self.members[each].is_idle]:
+            for name in gone:
+                self.members.pop(name).poller.follow(())
+                self.on_gone(name)
+            self._tell_envoy()
+            for name in gone:
+                forget_endpoints(self._directory, name)
+        return lost
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether requests may come: the endpoints are known; once true, it stays so."""
+        if not self._has_synced and self._served_since is not None:
+            synced = [self.members[each.deployment].has_synced for each in self.roster.entries]
+            waited = time.monotonic() - self._served_since
+            is_enough = all(synced) or (any(synced) and waited > SYNC_GRACE_SECONDS)
+            self._has_synced = bool(synced) and is_enough
+        return self._has_synced
+
+    @property
+    def drain_seconds(self) -> float:
+        """Longest wait for the streams of any member."""
+        return max((each.drain_seconds for each in self._settings()), default=0.0)
+
+    @property
+    def drain_limit_seconds(self) -> float:
+        """The same with the wait for what is held."""
+        return max((each.drain_limit_seconds for each in self._settings()), default=0.0)
 
     def registries(self) -> tuple[CollectorRegistry, ...]:
         """Whose metrics this process exposes."""
-        return (self._registry, *((self.scaling_registry,) if self.scaling_registry else ()))
+        members = tuple(self.members.values())
+        return (self._registry, *(each for member in members for each in member.registries()))
 
-    def signals(self) -> LocalSignals:
-        """What the autoscaler may know of this pod."""
-        return LocalSignals(
-            queued_requests=self.dispatcher.queued,
-            in_flight_requests=self.fleet.in_flight,
-            ready_endpoints=len(self.fleet.candidates()),
-            saturated_endpoints=self.fleet.saturated(),
-        )
+    def load(self, deployment: str) -> BalancerLoad:
+        """What this pod holds of a deployment's requests; "": of the one that all are for.
 
-    def sweep(self) -> int:
-        """Forgets requests whose end was never told; returns how many.
-
-        Wakes the queue, since what makes room or ends its patience may be time alone.
+        Of one that it does not serve it holds none.
         """
-        lost = self.fleet.forget_lost()
-        self.fleet.eject_slow()
-        self.dispatcher.pump()
-        return lost
+        member = self.members.get(deployment or self._sole_name())
+        return load_of(member.signals()) if member else BalancerLoad(0, 0)
 
-    def _use(self, endpoints: tuple[Endpoint, ...]) -> None:
-        write_endpoints(self._directory, endpoints)
-        self.fleet.set_endpoints(endpoints)
-        self.poller.follow(endpoints)
-        self.dispatcher.pump()
+    def wake(self, deployment: str) -> None:
+        """Lets the deployment's autoscaler decide at once, where it runs in this process."""
+        if (member := self.members.get(deployment or self._sole_name())) is not None:
+            member.alarm.ring()
+
+    async def close(self) -> None:
+        """Ends what runs by itself."""
+        for member in self.members.values():
+            await member.poller.close()
+
+    def _sole_name(self) -> str:
+        return self.roster.sole.deployment if self.roster.sole else ""
+
+    def _settings(self) -> list[Settings]:
+        return [member.settings for member in self.members.values()]
+
+    def _leaving(self) -> list[str]:
+        return [name for name in self.members if self.roster.entry(name) is None]
+
+    def _tell_envoy(self) -> None:
+        write_reach(self._directory, self.roster.reach(self._leaving()))

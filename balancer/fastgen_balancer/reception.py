@@ -1,22 +1,17 @@
-"""How a request is received, whichever proxy asks: our own Envoy or somebody else's gateway."""
+"""How a deployment receives a request, whichever proxy asks: our own Envoy or a gateway."""
 
 import asyncio
-import itertools
 import math
-import secrets
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from google.protobuf import duration_pb2
 
-from fastgen_api.names import Header, is_request_id
+from fastgen_api.names import Header
 from fastgen_balancer import estimate
-from fastgen_balancer.deadline import timeout_seconds
 from fastgen_balancer.dispatch import Answer, Dispatcher, Held, Placed
 from fastgen_balancer.endpoints import Endpoint
-from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
-from fastgen_balancer.estimate import MalformedBodyError
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.metrics import Metrics
@@ -27,8 +22,6 @@ from fastgen_balancer.refusal import immediate_response
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, Settings
 
 HOLD_MARGIN_SECONDS: Final = 1.0
-
-E = TypeVar("E", bound=Exchange)
 
 
 class Reception:
@@ -53,34 +46,6 @@ class Reception:
         self._clock = clock
         self._settings = settings
         self._tokens_per_byte = estimate.FIRST_TOKENS_PER_BYTE
-        # Ids differ from those of a predecessor, whose log entries may still come.
-        self._prefix = secrets.token_hex(4)
-        self._numbers = itertools.count()
-
-    def begin(self, kind: type[E], headers: dict[str, str], named: str) -> E:
-        """A request by its headers; `named`: the id that its client gave it, sound or not."""
-        now, timeout = self._clock(), timeout_seconds(headers)
-        return kind(
-            id=f"{self._prefix}-{next(self._numbers)}",
-            method=headers.get(":method", ""),
-            path=headers.get(":path", ""),
-            is_grpc=headers.get("content-type", "").startswith("application/grpc"),
-            began_at=now,
-            deadline=None if timeout is None else now + timeout,
-            client_id=named if is_request_id(named) else None,
-        )
-
-    def read(self, exchange: Exchange, body: bytes) -> Refusal | None:
-        """Notes the size and keys of a whole request, or says why it goes nowhere."""
-        exchange.began_at = self._clock()
-        if len(body) > MAX_BODY_BYTES:
-            return Refusal.TOO_LARGE
-        try:
-            reading = estimate.read(body, is_grpc=exchange.is_grpc)
-        except MalformedBodyError:
-            return Refusal.MALFORMED
-        exchange.size, exchange.keys = reading.size, reading.keys
-        return None
 
     def judge(self, exchange: Exchange) -> Refusal | None:
         """Refuses what has crashed replicas; what may have is sent to one only."""
@@ -98,6 +63,10 @@ class Reception:
         keys = exchange.keys if self._settings().prefers_prefix else None
         opening = keys.opening if keys else None
         return Request(exchange.generates, tokens, opening, exchange.deadline)
+
+    def prompt_tokens(self, exchange: Exchange) -> int:
+        """How long its prompt is for this deployment, as far as the balancer can tell."""
+        return estimate.prompt_tokens_of(exchange.size, self._tokens_per_byte)
 
     def offer(self, exchange: Exchange) -> Answer:
         """Judges the request, and places it, holds it, or refuses it."""
@@ -166,9 +135,11 @@ class Reception:
             self._quarantine.sent(exchange.id, exchange.keys.whole, names)
         return tried
 
-    def waited(self, exchange: Exchange) -> dict[str, str]:
-        """The header by which the replica knows how long the request has been here already."""
-        return {Header.WAITED: str(round((self._clock() - exchange.began_at) * 1000))}
+    def told(self, exchange: Exchange) -> dict[str, str]:
+        """The headers by which the replica knows what happened to the request here."""
+        waited = round((self._clock() - exchange.began_at) * 1000)
+        judged = {Header.MODEL_JUDGED: "1"} if exchange.judged else {}
+        return {Header.WAITED: str(waited), **judged}
 
     def first_byte(self, exchange: Exchange, headers: dict[str, str], replica: str | None) -> None:
         """Books the beginning of an answer; `replica`: the name of who answers, where known."""

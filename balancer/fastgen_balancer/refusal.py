@@ -10,10 +10,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2
 from envoy.type.v3 import http_status_pb2
 
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
+from fastgen_balancer.envoy_replies import DETAILS
 from fastgen_balancer.pick import Refusal
-
-DETAILS: Final = "fastgen_refused"
-"""Response code details by which the access log tells our refusals from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +23,8 @@ class Answer:
     code: str
     retry_after_seconds: int | None = None
     """None: trying again would not help."""
+    param: str | None = None
+    """The field that is wrong."""
 
 
 ANSWERS: Final = {
@@ -83,14 +83,35 @@ ANSWERS: Final = {
         "replica_failed",
         2,
     ),
+    Refusal.UNKNOWN_MODEL: Answer(
+        404,
+        grpc.StatusCode.NOT_FOUND.value[0],
+        "This model is not served here; see /v1/models.",
+        "invalid_request_error",
+        "model_not_found",
+        param="model",
+    ),
+    Refusal.MISSING_MODEL: Answer(
+        400,
+        grpc.StatusCode.INVALID_ARGUMENT.value[0],
+        "The request names no model: set the field `model`; see /v1/models.",
+        "invalid_request_error",
+        "model_missing",
+        param="model",
+    ),
 }
 
 
 def immediate_response(
-    refusal: Refusal, *, is_grpc: bool, retry_after_seconds: int | None = None
+    refusal: Refusal,
+    *,
+    is_grpc: bool,
+    retry_after_seconds: int | None = None,
+    message: str | None = None,
 ) -> external_processor_pb2.ImmediateResponse:
-    """The answer that Envoy gives in a replica's stead; None: the refusal's own time."""
+    """The answer that Envoy gives in a replica's stead; None: the refusal's own time and words."""
     answer = ANSWERS[refusal]
+    message = message or answer.message
     headers = {}
     seconds = retry_after_seconds or answer.retry_after_seconds
     if seconds is not None:
@@ -99,10 +120,10 @@ def immediate_response(
         if is_grpc and answer.retry_after_seconds is not None:
             headers["grpc-retry-pushback-ms"] = str(seconds * 1000)
     if is_grpc:
-        body = answer.message.encode()
+        body = message.encode()
     else:
         headers["content-type"] = "application/json"
-        body = error_body(answer.message, answer.kind, answer.code)
+        body = error_body(message, answer.kind, answer.code, answer.param)
     response = external_processor_pb2.ImmediateResponse(
         status=http_status_pb2.HttpStatus(code=answer.status),
         headers=header_mutation(headers),
@@ -127,7 +148,7 @@ def header_mutation(headers: dict[str, str]) -> external_processor_pb2.HeaderMut
     )
 
 
-def error_body(message: str, kind: str, code: str) -> bytes:
+def error_body(message: str, kind: str, code: str, param: str | None = None) -> bytes:
     """An error in the form of the OpenAI API."""
-    error = {"message": message, "type": kind, "param": None, "code": code}
+    error = {"message": message, "type": kind, "param": param, "code": code}
     return msgspec.json.encode({"error": error})

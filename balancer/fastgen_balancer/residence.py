@@ -1,32 +1,29 @@
-"""The picker's life in a cluster: it follows its FastGenDeployment, and may come to scale it."""
+"""The picker's life in a cluster: it follows its FastGenDeployments, and may come to scale them."""
 
 import asyncio
-import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 import httpx2
+import msgspec
 from lightkube import AsyncClient, KubeConfig
 from lightkube.resources.core_v1 import Pod
-from prometheus_client import CollectorRegistry
 
 from fastgen_api import names
-from fastgen_api.spec import Spec
-from fastgen_balancer.cluster import watch_cluster
-from fastgen_balancer.leader import lead
-from fastgen_balancer.lease import lease_holder
-from fastgen_balancer.peers import ANSWER_SECONDS, Peers
-from fastgen_balancer.picker import Identity, Picker
-from fastgen_balancer.settings import settings_of
-from fastgen_balancer.signals import LocalSignals
-from fastgen_balancer.wake import Alarm, Waker
+from fastgen_api.sharing import Declared
+from fastgen_balancer.cluster import DEPLOYMENT_RESOURCE, Declarations
+from fastgen_balancer.endpoint_files import write_file
+from fastgen_balancer.household import Household
+from fastgen_balancer.peers import ANSWER_SECONDS
+from fastgen_balancer.picker import Picker
+from fastgen_balancer.roster import roster_of
 from fastgen_balancer.watch import follow
 
-PAUSE_SECONDS: Final = 10.0
-
-log = logging.getLogger(__name__)
+KNOWN_FILE: Final = "deployments.json"
+"""Whom this picker serves: where its successor begins while the API server is away."""
 
 
 def pod_name(environment: Mapping[str, str]) -> str:
@@ -35,81 +32,68 @@ def pod_name(environment: Mapping[str, str]) -> str:
 
 
 async def live_in_cluster(
-    picker: Picker, identity: Identity, prometheus_url: str | None, alarm: Alarm
+    picker: Picker,
+    directory: Path,
+    balancer: str,
+    namespace: str,
+    prometheus_url: str | None,
+    max_wait_seconds: float,
 ) -> None:
-    """Runs until it is cancelled; `alarm` wakes the autoscaler."""
-
-    def set_spec(spec: Spec) -> None:
-        picker.set_settings(settings_of(spec, picker.settings.max_wait_seconds))
-
+    """Runs until it is cancelled."""
     client = AsyncClient(
         # Without trust_env, which would heed proxy variables, the pod's own account must be named.
         config=KubeConfig.from_env(),
-        namespace=identity.namespace,
+        namespace=namespace,
         field_manager=names.BALANCER_MANAGER,
         trust_env=False,
     )
-    pod = pod_name(os.environ)
-    lease = names.balancer_name(identity.deployment)
     http = httpx2.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS)
-    peers = Peers(http, pod)
-    waker = Waker(
-        pod, alarm.ring, lambda: lease_holder(client, identity.namespace, lease), peers.wake
-    )
-    picker.on_wait = waker.wake
+    home = Household(picker, client, http, namespace, pod_name(os.environ), prometheus_url)
 
-    async def signals() -> LocalSignals:
-        return await peers.signals(picker.signals)
+    last: tuple[Declared, ...] = ()
 
+    def serve(declared: tuple[Declared, ...]) -> None:
+        nonlocal last
+        if declared == last:
+            # Most news of a FastGenDeployment is of its status.
+            return
+        last = declared
+        roster = roster_of(balancer, declared, max_wait_seconds)
+        if not roster.entries:
+            # Who deletes the last one deletes its pods and ours, too, unless they are to go on.
+            return
+        picker.serve(roster)
+        home.follow(declared)
+        reached = {entry.deployment for entry in roster.entries}
+        kept = tuple(each for each in declared if each.name in reached)
+        write_file(directory / KNOWN_FILE, msgspec.json.encode(kept))
+
+    known = read_known(directory)
+    declarations = Declarations(known)
     try:
+        if known:
+            serve(known)
         async with asyncio.TaskGroup() as group:
             group.create_task(
-                watch_cluster(
-                    client, identity.deployment, identity.namespace, picker.set_endpoints, set_spec
+                follow(
+                    client,
+                    DEPLOYMENT_RESOURCE,
+                    namespace,
+                    lambda objects: serve(declarations.take(objects)),
                 )
             )
-            group.create_task(
-                follow(client, Pod, identity.namespace, peers.changed, labels=_balancers(identity))
-            )
-            group.create_task(waker.run())
-            group.create_task(_scale(client, picker, identity, pod, signals, prometheus_url, alarm))
+            pods = {names.COMPONENT_LABEL: names.Component.BALANCER.value}
+            group.create_task(follow(client, Pod, namespace, home.pods_changed, labels=pods))
     finally:
+        await home.close()
         await http.aclose()
         await client.close()
 
 
-def _balancers(identity: Identity) -> dict[str, Any]:
-    """Labels of the deployment's balancer pods."""
-    return {
-        names.DEPLOYMENT_LABEL: identity.deployment,
-        names.COMPONENT_LABEL: names.Component.BALANCER.value,
-    }
-
-
-async def _scale(
-    client: AsyncClient,
-    picker: Picker,
-    identity: Identity,
-    pod: str,
-    signals: Callable[[], Awaitable[LocalSignals]],
-    prometheus_url: str | None,
-    alarm: Alarm,
-) -> None:
-    """Runs the autoscaler; a fault in it must not end the process that carries the requests."""
-    while True:
-        # Metrics of a new life of the autoscaler would clash with those of the last.
-        picker.scaling_registry = CollectorRegistry()
-        try:
-            await lead(
-                client,
-                identity.namespace,
-                identity.deployment,
-                pod,
-                signals,
-                prometheus_url,
-                registry=picker.scaling_registry,
-                pause=alarm.pause,
-            )
-        except Exception:
-            log.exception("the autoscaler broke off")
-        await asyncio.sleep(PAUSE_SECONDS)
+def read_known(directory: Path) -> tuple[Declared, ...]:
+    """Whom the last picker served; nobody when there was none or its file does not read."""
+    try:
+        content = (directory / KNOWN_FILE).read_bytes()
+        return msgspec.json.decode(content, type=tuple[Declared, ...])
+    except (OSError, msgspec.MsgspecError):
+        return ()

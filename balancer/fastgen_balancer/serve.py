@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,9 @@ from fastgen_balancer.api_keys import ApiKeyFile
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
-from fastgen_balancer.peers import load_of
-from fastgen_balancer.picker import Identity, Picker
+from fastgen_balancer.picker import Picker
+from fastgen_balancer.roster import static_roster
 from fastgen_balancer.settings import Settings
-from fastgen_balancer.wake import Alarm
 from fastgen_balancer.web import metrics_app, peers_app, web_app
 
 SWEEP_SECONDS: Final = 1.0
@@ -36,17 +35,19 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Options:
     directory: Path
-    deployment: str
+    balancer: str
     namespace: str
     picker_port: int
     http_host: str
     http_port: int
     metrics_port: int | None
     peers_port: int | None
-    """Where the deployment's other balancer pods ask; None: there are none."""
+    """Where other balancer pods ask; None: there are none."""
     settle_seconds: float
     settings: Settings
-    static: tuple[Endpoint, ...]
+    """Outside Kubernetes; the longest wait counts inside as well."""
+    static: Mapping[str, tuple[Endpoint, ...]]
+    """Replicas by what they serve; of the one name "" when there is but one deployment."""
     prometheus_url: str | None
     api_keys: Path | None = None
     """The mounted Secret with the keys that Envoy asks for."""
@@ -63,12 +64,9 @@ async def serve(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    identity = Identity(options.deployment, options.namespace)
-    picker = Picker(options.directory, identity, options.settings)
+    picker = Picker(options.directory, options.namespace)
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
-    drain = Drain(
-        admin, lambda: options.settle_seconds, lambda: picker.settings.drain_limit_seconds
-    )
+    drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.drain_limit_seconds)
     grpc_server = await _serve_grpc(picker, options.picker_port)
     gateway_server = await _serve_gateways(picker, options, drain)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
@@ -76,9 +74,8 @@ async def serve(options: Options) -> None:
     if options.metrics_port is not None:
         alone = metrics_app(picker.registries)
         webs.append(_web_server(alone, options.http_host, options.metrics_port))
-    alarm = Alarm()
     if options.peers_port is not None:
-        app = peers_app(lambda: load_of(picker.signals()), alarm.ring)
+        app = peers_app(picker.load, picker.wake)
         webs.append(_web_server(app, options.http_host, options.peers_port))
     tasks = [
         *(asyncio.create_task(web.serve(), name="http") for web in webs),
@@ -89,24 +86,29 @@ async def serve(options: Options) -> None:
         file = ApiKeyFile(options.api_keys, options.directory)
         tasks.append(asyncio.create_task(file.follow(), name="api keys"))
     if options.static:
-        picker.set_endpoints(options.static)
+        picker.serve(static_roster(tuple(options.static), options.settings))
+        for entry, endpoints in zip(picker.roster.entries, options.static.values(), strict=True):
+            picker.members[entry.deployment].set_endpoints(endpoints)
     else:
         # Only here: outside Kubernetes its client is not needed.
         from fastgen_balancer.residence import live_in_cluster
 
-        picker.begin_with_known()
-        tasks.append(
-            asyncio.create_task(
-                live_in_cluster(picker, identity, options.prometheus_url, alarm), name="cluster"
-            )
+        life = live_in_cluster(
+            picker,
+            options.directory,
+            options.balancer,
+            options.namespace,
+            options.prometheus_url,
+            options.settings.max_wait_seconds,
         )
+        tasks.append(asyncio.create_task(life, name="cluster"))
     try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
         await _first(stopping, tasks)
         await drain.run()
         if gateway_server is not None:
             # Of their streams Envoy, and so the drain, knows nothing.
-            await gateway_server.stop(picker.settings.drain_seconds)
+            await gateway_server.stop(picker.drain_seconds)
     finally:
         for web in webs:
             web.should_exit = True
@@ -114,7 +116,7 @@ async def serve(options: Options) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await picker.poller.close()
+        await picker.close()
         if gateway_server is not None:
             await gateway_server.stop(0)
         await grpc_server.stop(0)

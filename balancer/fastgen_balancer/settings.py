@@ -34,9 +34,14 @@ class Settings:
         return self.hold_seconds + self.drain_seconds
 
 
-def settings_of(spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS) -> Settings:
-    """The settings of one of the balancer's pods: the queue is divided among them."""
-    pods = max(1, spec.balancer.replicas)
+def settings_of(
+    spec: Spec, max_wait_seconds: float = MAX_WAIT_SECONDS, pods: int | None = None
+) -> Settings:
+    """A deployment's settings in one of its balancer's pods: the queue is divided among them.
+
+    `pods`: how many the balancer has; None: as many as the deployment wants.
+    """
+    pods = max(1, spec.balancer.replicas if pods is None else pods)
     ttft = spec.slo.time_to_first_token
     return Settings(
         max_queued_requests=-(-spec.balancer.max_queued_requests // pods),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -11,7 +11,8 @@ from starlette.routing import Route
 
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.envoy_admin import EnvoyAdmin
-from fastgen_balancer.peers import LOAD_PATH, WAKE_PATH, BalancerLoad
+from fastgen_balancer.exposition import expose
+from fastgen_balancer.peers import DEPLOYMENT, LOAD_PATH, WAKE_PATH, BalancerLoad
 
 
 def web_app(
@@ -53,17 +54,18 @@ def metrics_app(registries: Callable[[], Sequence[CollectorRegistry]]) -> Starle
     return _app([_metrics(registries)])
 
 
-def peers_app(load: Callable[[], BalancerLoad], wake: Callable[[], None]) -> Starlette:
-    """For the deployment's other balancer pods: `/load`, and `/wake` for the leader.
+def peers_app(load: Callable[[str], BalancerLoad], wake: Callable[[str], None]) -> Starlette:
+    """For other balancer pods: `/load` and, for the leader, `/wake`, each of a deployment.
 
     Neither can do harm: a leader that is woken looks again and decides as it would have anyway.
     """
 
-    async def tell(_: Request) -> Response:
-        return Response(msgspec.json.encode(load()), media_type="application/json")
+    async def tell(request: Request) -> Response:
+        found = load(request.query_params.get(DEPLOYMENT, ""))
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
-    async def be_woken(_: Request) -> Response:
-        wake()
+    async def be_woken(request: Request) -> Response:
+        wake(request.query_params.get(DEPLOYMENT, ""))
         return Response(status_code=202)
 
     return _app([Route(LOAD_PATH, tell), Route(WAKE_PATH, be_woken, methods=["POST"])])
@@ -71,8 +73,7 @@ def peers_app(load: Callable[[], BalancerLoad], wake: Callable[[], None]) -> Sta
 
 def _metrics(registries: Callable[[], Sequence[CollectorRegistry]]) -> Route:
     async def metrics(_: Request) -> Response:
-        text = b"".join(generate_latest(registry) for registry in registries())
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        return Response(expose(registries()), media_type=CONTENT_TYPE_LATEST)
 
     return Route("/metrics", metrics)
 

@@ -266,11 +266,11 @@ async def test_an_endpoint_that_leaves_keeps_its_streams(
         terminating = type(leaving)(
             leaving.name, leaving.host, leaving.http_port, leaving.grpc_port, terminating=True
         )
-        write_endpoints(balancer.directory, (terminating, parse_static(b)))
+        write_endpoints(balancer.directory, "static", (terminating, parse_static(b)))
         await asyncio.sleep(0.5)
         for _ in range(6):
             assert (await complete(http, balancer, "", 1)).headers[Header.REPLICA] == "two"
-        write_endpoints(balancer.directory, (parse_static(b),))
+        write_endpoints(balancer.directory, "static", (parse_static(b),))
         http_answer, grpc_answer = await streams
         assert http_answer.text.endswith("data: [DONE]\n\n")
         assert len(grpc_answer) == 40

@@ -14,14 +14,16 @@ from small_replica import Replica, serving
 
 from fastgen_api.names import Header
 from fastgen_balancer.endpoints import parse_static
-from fastgen_balancer.picker import Identity, Picker
+from fastgen_balancer.member import Member
+from fastgen_balancer.picker import Picker
+from fastgen_balancer.roster import Entry, Roster
 from fastgen_balancer.serve import _serve_grpc
 from fastgen_balancer.settings import Settings
 
 
 @contextlib.asynccontextmanager
-async def at_zero(directory: Path, settings: Settings) -> AsyncIterator[tuple[Balancer, Picker]]:
-    """Envoy, and a picker in this process that knows no endpoint."""
+async def at_zero(directory: Path, settings: Settings) -> AsyncIterator[tuple[Balancer, Member]]:
+    """Envoy, and a picker in this process whose one deployment has no endpoint."""
     port, admin, picker_port = free_ports(3)
     balancer = Balancer(directory, port, admin, 0, picker_port)
     ports = ("--port", port, "--admin-port", admin, "--picker-port", picker_port)
@@ -30,18 +32,20 @@ async def at_zero(directory: Path, settings: Settings) -> AsyncIterator[tuple[Ba
         *map(str, ports),
     )  # fmt: skip
     assert await bootstrap.wait() == 0
-    picker = Picker(directory, Identity("d", "ns"), settings)
-    picker.set_endpoints(())
+    picker = Picker(directory, "ns")
+    picker.serve(Roster((Entry("d", "d", settings),)))
+    member = picker.members["d"]
+    member.set_endpoints(())
     server = await _serve_grpc(picker, picker_port)
     await balancer.start_envoy()
     try:
         async with httpx2.AsyncClient(trust_env=False) as client:
             await balancer.eventually(lambda: _is_live(client, admin), seconds=60)
-        yield balancer, picker
+        yield balancer, member
     finally:
         await stop(balancer.envoy)
         await server.stop(0)
-        await picker.poller.close()
+        await picker.close()
 
 
 async def _is_live(client: httpx2.AsyncClient, admin: int) -> bool:
@@ -56,13 +60,13 @@ async def test_requests_wait_for_the_first_replica_and_call_for_it(
 ) -> None:
     """Longer than Envoy waits for a picker that hangs."""
     settings = Settings(hold_seconds=20, max_queued_requests=2, max_wait_seconds=1)
-    async with at_zero(tmp_path, settings) as (balancer, picker):
+    async with at_zero(tmp_path, settings) as (balancer, member):
         calls: list[int] = []
-        picker.on_wait = lambda: calls.append(1)
+        member.on_wait = lambda: calls.append(1)
         assert (await http.get(f"{balancer.url}/v1/models")).status_code == 503
         assert calls == []
         held = asyncio.gather(complete(http, balancer, "", 2), generate(balancer, "", 2))
-        await balancer.eventually(lambda: picker.signals().queued_requests == 2)
+        await balancer.eventually(lambda: member.signals().queued_requests == 2)
         assert len(calls) == 2
         refused = await complete(http, balancer, "", 2)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
@@ -70,7 +74,7 @@ async def test_requests_wait_for_the_first_replica_and_call_for_it(
         assert not held.done()
         one = Replica("one")
         async with serving(one) as address:
-            picker.set_endpoints((parse_static(address),))
+            member.set_endpoints((parse_static(address),))
             answer, words = await asyncio.wait_for(held, 5)
             assert answer.text.endswith("data: [DONE]\n\n")
             assert words == ["w0 ", "w1 "]
@@ -79,7 +83,7 @@ async def test_requests_wait_for_the_first_replica_and_call_for_it(
 
 async def test_the_wait_for_a_replica_ends(tmp_path: Path, http: httpx2.AsyncClient) -> None:
     """With the hold, or with the client's own patience, whichever is shorter."""
-    async with at_zero(tmp_path, Settings(hold_seconds=3)) as (balancer, picker):
+    async with at_zero(tmp_path, Settings(hold_seconds=3)) as (balancer, member):
         whole = asyncio.create_task(complete(http, balancer, "", 1))
         short = await complete(http, balancer, "", 1, headers={"x-request-timeout": "1"})
         assert short.status_code == 503
@@ -90,4 +94,4 @@ async def test_the_wait_for_a_replica_ends(tmp_path: Path, http: httpx2.AsyncCli
         answer = await whole
         assert answer.elapsed.total_seconds() >= 3
         assert json.loads(answer.text)["error"]["code"] == "no_ready_replica"
-        assert picker.signals().queued_requests == 0
+        assert member.signals().queued_requests == 0

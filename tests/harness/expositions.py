@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken, TokenGap
 from fastgen_balancer.autoscaler_metrics import AutoscalerMetrics
 from fastgen_balancer.decision import Recommendation, Rule
-from fastgen_balancer.picker import Identity, Picker
+from fastgen_balancer.exposition import expose
+from fastgen_balancer.picker import Picker
+from fastgen_balancer.roster import Entry, Roster
 from fastgen_balancer.settings import Settings
 from fastgen_operator import health
 from fastgen_operator.watch import Ending
@@ -70,13 +72,14 @@ def _replica() -> bytes:
 
 async def _balancer() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        picker = Picker(Path(folder), Identity(DEPLOYMENT, NAMESPACE), Settings())
-        (registry,) = picker.registries()
+        picker = Picker(Path(folder), NAMESPACE)
+        picker.serve(Roster((Entry(DEPLOYMENT, DEPLOYMENT, Settings()),)))
+        registry = picker.members[DEPLOYMENT].scaling_registry = CollectorRegistry()
         autoscaler = AutoscalerMetrics(registry, DEPLOYMENT, NAMESPACE)
         autoscaler.leads(True)
         inputs = (("demand", "1.2"), ("capacityPerReplica", "0.8"))
         autoscaler.decided(Recommendation(2, Rule.STEADY, "as it is", inputs=inputs), 0)
-        return generate_latest(registry)
+        return expose(picker.registries())
 
 
 def _operator() -> bytes:

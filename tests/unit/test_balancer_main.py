@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fastgen_balancer.endpoint_files import write_endpoints
+from fastgen_balancer.endpoint_files import write_endpoints, write_reach
 from fastgen_balancer.endpoints import parse_static
+from fastgen_balancer.envoy_routes import Reach
 from fastgen_balancer.main import app
 from fastgen_balancer.residence import pod_name
 
 STATIC = ("--static", "127.0.0.1:8000:9000")
-IN_CLUSTER = ("--deployment", "chat", "--namespace", "ns")
+IN_CLUSTER = ("--balancer", "chat", "--namespace", "ns")
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -30,28 +31,35 @@ def test_bootstrap_writes_what_envoy_needs(tmp_path: Path) -> None:
     listener = config["static_resources"]["listeners"][0]["address"]["socket_address"]
     assert listener == {"address": "127.0.0.1", "port_value": 1}
     text = json.dumps(config)
-    assert f'"path": "{directory}/replicas-http.json"' in text
+    assert f'"path": "{directory}/routes.json"' in text
+    assert f'"path": "{directory}/clusters.json"' in text
     for path in directory.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o644, "Envoy may be another user"
 
 
 def test_bootstrap_again_hides_no_endpoints(tmp_path: Path) -> None:
-    write_endpoints(tmp_path, (parse_static("10.0.0.1:1:2"),))
+    write_endpoints(tmp_path, "chat", (parse_static("10.0.0.1:1:2"),))
+    write_reach(tmp_path, Reach(("chat",), "chat"))
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert run("bootstrap", f"--directory={tmp_path}")[0] == 0
-    assert "10.0.0.1" in (tmp_path / "replicas-http.json").read_text()
+    after = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert after == before | {"envoy.yaml": after["envoy.yaml"]}
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "--deployment"),
-        (("--deployment", "chat"), "--namespace"),
+        ((), "--balancer"),
+        (("--balancer", "chat"), "--namespace"),
         ((*STATIC, *IN_CLUSTER), "no meaning beside --static"),
         ((*STATIC, "--prometheus-url", "http://p"), "--prometheus-url"),
         ((*STATIC, "--peers-port", "9092"), "--peers-port"),
         ((*IN_CLUSTER, "--max-queued-requests", "1"), "the FastGenDeployment says it"),
         ((*IN_CLUSTER, "--drain-seconds", "1"), "--drain-seconds"),
         (("--static", "nonsense"), "HOST:HTTP_PORT:GRPC_PORT"),
+        (("--static", "a=nonsense"), "HOST:HTTP_PORT:GRPC_PORT"),
+        (("--static", "=127.0.0.1:1:2"), "names no model"),
+        ((*STATIC, "--static", "a=127.0.0.1:1:2"), "for each replica or for none"),
         ((*STATIC, "--max-wait-seconds", "1000"), "max-wait-seconds"),
         ((*STATIC, "--endpoint-picker-tls", "/a"), "--endpoint-picker-port"),
     ],

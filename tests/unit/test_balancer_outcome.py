@@ -5,6 +5,7 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 
 from fastgen_api.names import Outcome
 from fastgen_balancer.access_log import entry_of
+from fastgen_balancer.envoy_replies import DETAILS
 from fastgen_balancer.outcome import (
     TOO_LARGE_DETAILS,
     Entry,
@@ -12,7 +13,6 @@ from fastgen_balancer.outcome import (
     outcome_of,
     outcome_of_abandoned,
 )
-from fastgen_balancer.refusal import DETAILS
 
 
 def entry(**fields: object) -> Entry:

@@ -17,6 +17,9 @@ from fastgen_balancer.web import peers_app
 OWN = LocalSignals(
     queued_requests=1, in_flight_requests=2, ready_endpoints=3, saturated_endpoints=1
 )
+OTHER = LocalSignals(
+    queued_requests=70, in_flight_requests=70, ready_endpoints=0, saturated_endpoints=0
+)
 counts = st.integers(0, 1000)
 
 
@@ -77,7 +80,7 @@ class Known:
 
 def among(answer: Callable[[httpx2.Request], httpx2.Response], *names: str) -> Peers:
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
-    peers = Peers(http, "own")
+    peers = Peers(http, "own", "chat")
     peers.changed({name: Known(pod(name, host=name)) for name in (*names, "own")})
     return peers
 
@@ -112,18 +115,18 @@ async def test_a_slow_or_broken_peer_holds_up_nobody(monkeypatch: pytest.MonkeyP
 
 
 async def test_one_pod_tells_another_what_it_holds_and_is_woken_by_it() -> None:
-    woken: list[bool] = []
-    app = peers_app(lambda: load_of(OWN), lambda: woken.append(True))
+    woken: list[str] = []
+    app = peers_app(lambda name: load_of(OWN if name == "chat" else OTHER), woken.append)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
-        peers = Peers(http, "own")
+        peers = Peers(http, "own", "chat")
         peers.changed({"b": Known(pod("b"))})
         found = await peers.signals(lambda: OWN)
         assert (found.queued_requests, found.in_flight_requests) == (2, 4)
         assert found.unheard_balancers == 0
         await peers.wake("b")
-        assert woken == [True]
+        assert woken == ["chat"]
         await peers.wake("nobody")
-        assert woken == [True]
+        assert woken == ["chat"]
         url = f"http://10.0.0.1:{Port.BALANCER_PEERS}"
         assert (await http.get(f"{url}/wake")).status_code == 405
         for path in ("/drain", "/metrics", "/healthz"):

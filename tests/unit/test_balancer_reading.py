@@ -24,7 +24,7 @@ from fastgen_balancer.endpoints import (
     merge,
     parse_static,
 )
-from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, file_name
+from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, cluster_name, file_name
 from fastgen_balancer.envoy_config import Addresses, bootstrap
 from fastgen_balancer.estimate import (
     HIGHEST_TOKENS_PER_BYTE,
@@ -80,20 +80,20 @@ def test_static_endpoints() -> None:
 
 def test_endpoint_files_are_written_when_they_change(tmp_path: Path) -> None:
     endpoints = (Endpoint("a", "10.0.0.1", 8000, 9000), Endpoint("b", "::1", 8000, 9000, True))
-    assert read_endpoints(tmp_path) == ()
-    assert write_endpoints(tmp_path, endpoints)
-    assert not write_endpoints(tmp_path, endpoints)
-    assert read_endpoints(tmp_path) == endpoints
-    grpc = json.loads((tmp_path / file_name(GRPC_CLUSTER)).read_bytes())
+    assert read_endpoints(tmp_path, "chat") == ()
+    assert write_endpoints(tmp_path, "chat", endpoints)
+    assert not write_endpoints(tmp_path, "chat", endpoints)
+    assert read_endpoints(tmp_path, "chat") == endpoints
+    grpc = json.loads((tmp_path / file_name(cluster_name(GRPC_CLUSTER, "chat"))).read_bytes())
     (group,) = grpc["resources"][0]["endpoints"]
     assert [e["health_status"] for e in group["lb_endpoints"]] == ["HEALTHY", "DRAINING"]
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "endpoints.json",
-        "replicas-grpc.json",
-        "replicas-http.json",
+        "endpoints.chat.json",
+        "replicas-grpc.chat.json",
+        "replicas-http.chat.json",
     ]
-    (tmp_path / "endpoints.json").write_bytes(b"{")
-    assert read_endpoints(tmp_path) == ()
+    (tmp_path / "endpoints.chat.json").write_bytes(b"{")
+    assert read_endpoints(tmp_path, "chat") == ()
 
 
 def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -234,11 +234,14 @@ def test_refusals_speak_both_languages(refusal: Refusal) -> None:
     assert set(error) == {"message", "type", "param", "code"}
     assert not http.HasField("grpc_status")
     grpc = immediate_response(refusal, is_grpc=True)
-    assert grpc.grpc_status.status in (3, 8, 9, 14)
+    assert grpc.grpc_status.status in (3, 5, 8, 9, 14)
     assert grpc.body.decode() == error["message"]
     for response in (http, grpc):
         headers = {h.header.key: h.header.raw_value for h in response.headers.set_headers}
-        final = (Refusal.TOO_LARGE, Refusal.MALFORMED, Refusal.QUARANTINED)
+        final = (
+                Refusal.TOO_LARGE, Refusal.MALFORMED, Refusal.QUARANTINED, Refusal.UNKNOWN_MODEL,
+                Refusal.MISSING_MODEL,
+            )  # fmt: skip
         assert ("retry-after" in headers) == (refusal not in final)
     told = immediate_response(refusal, is_grpc=True, retry_after_seconds=41)
     headers = {h.header.key: h.header.raw_value for h in told.headers.set_headers}

@@ -2,23 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from balancer_books import Clock, fleet_of, report
+from balancer_books import Clock, endpoint, report
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from prometheus_client import CollectorRegistry
 
 from fastgen_api.names import Header, Metric, MetricLabel
-from fastgen_balancer.dispatch import Dispatcher, Held, Placed
+from fastgen_balancer.arrival import Arrivals
+from fastgen_balancer.dispatch import Held, Placed
 from fastgen_balancer.endpoint_picker import EndpointPicker
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.ext_proc import ExternalProcessor
-from fastgen_balancer.metrics import Metrics
+from fastgen_balancer.member import Identity, Member
+from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.pick import Refusal
-from fastgen_balancer.quarantine import Quarantine
-from fastgen_balancer.reception import Reception
+from fastgen_balancer.roster import Entry, Roster
 from fastgen_balancer.settings import Settings
 
 HEADERS = {":method": "POST", ":path": "/v1/completions"}
@@ -33,26 +36,25 @@ BODY = b'{"prompt": "once upon a time"}'
 class Desk:
     """A reception of one endpoint with room for one request."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self.registry = CollectorRegistry()
-        self.metrics = Metrics(self.registry, "d", "n")
-        self.fleet = fleet_of(self.clock, "a")
+        settings = Settings(max_queued_requests=10)
+        self.folder = TemporaryDirectory()
+        member = Member(Path(self.folder.name), Identity("d", "n"), settings, self.clock)
+        (self.registry,) = member.registries()
+        self.fleet = member.fleet
+        self.fleet.set_endpoints([endpoint("a")])
         self.fleet.hear("a", report(self.clock.now, capacity=1))
-        self.dispatcher = Dispatcher(self.fleet, Random(1), self.clock, 10)
-        self.quarantine = Quarantine(self.clock)
-        self.reception = Reception(
-            self.dispatcher,
-            self.fleet,
-            self.quarantine,
-            self.metrics,
-            self.clock,
-            lambda: settings or Settings(),
-        )
+        self.dispatcher = member.dispatcher
+        self.quarantine = member.quarantine
+        self.reception = member.reception
+        roster = Roster((Entry("d", "d", settings),))
+        nobody = UnplacedMetrics(CollectorRegistry(), "n")
+        self.arrivals = Arrivals(lambda: roster, {"d": member}, nobody, self.clock)
 
     def come(self, headers: dict[str, str] | None = None, body: bytes = BODY) -> Exchange:
-        exchange = self.reception.begin(Exchange, headers or HEADERS, "")
-        assert self.reception.read(exchange, body) is None
+        exchange = self.arrivals.begin(Exchange, headers or HEADERS, "")
+        assert self.arrivals.read(exchange, body) is None
         return exchange
 
     def fill(self) -> Exchange:
@@ -202,9 +204,9 @@ def _headers(headers: dict[str, str], *, ends: bool) -> messages.ProcessingReque
 @pytest.mark.parametrize("who", ["our Envoy", "a gateway"])
 async def test_a_generate_call_without_a_message_goes_nowhere(who: str) -> None:
     desk = Desk()
-    service: Any = ExternalProcessor(desk.reception)
+    service: Any = ExternalProcessor(desk.arrivals)
     if who == "a gateway":
-        service = EndpointPicker(desk.reception, desk.fleet, desk.metrics, desk.clock, Random(1))
+        service = EndpointPicker(desk.arrivals, desk.clock, Random(1))
     stream = _stream(_headers(GRPC, ends=True))
     (answer,) = [each async for each in service.Process(stream, None)]
     assert answer.immediate_response.grpc_status.status == 3

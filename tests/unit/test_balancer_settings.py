@@ -8,6 +8,7 @@ import pytest
 
 from fastgen_api.spec import parse
 from fastgen_balancer.envoy_listener import Limits, listener
+from fastgen_balancer.envoy_routes import Reach, routes
 from fastgen_balancer.envoy_security import Security
 from fastgen_balancer.reception import HOLD_MARGIN_SECONDS
 from fastgen_balancer.settings import MAX_HOLD_SECONDS, settings_of
@@ -54,7 +55,8 @@ def test_envoy_has_the_bounds_that_it_is_given() -> None:
     (processor,) = [each for each in manager["http_filters"] if "ext_proc" in each["name"]]
     assert processor["typed_config"]["max_message_timeout"] == "7s"
     assert manager["stream_idle_timeout"] == "9s"
-    (host,) = manager["route_config"]["virtual_hosts"]
+    (host,) = routes(Reach(("chat", "batch"), "chat", ("chat",)), 9)["virtual_hosts"]
+    assert host["request_body_buffer_limit"] == 9
     routed = [route["route"] for route in host["routes"] if "route" in route]
     assert routed
     assert {route["timeout"] for route in routed} == {"0s"}

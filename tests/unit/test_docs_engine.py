@@ -150,7 +150,13 @@ def test_ranges(name: str, is_above: bool, least: int, most: int) -> None:
         except ValueError:
             return "protobuf has no such number"
         generation = generation_of(
-            request, 9, request_id="", traceparent=None, waited_seconds=None, deadline=None
+            request,
+            9,
+            request_id="",
+            traceparent=None,
+            waited_seconds=None,
+            model_judged=False,
+            deadline=None,
         )
         try:
             check(generation)

@@ -110,11 +110,12 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 class Generation:
     """A request before it has tokens; None takes the default. Sampling: see `step.Sampling`.
 
-    num_choices: independent answers to the one prompt. stop, stop_token_ids: each ends an answer;
-    the text holds neither. min_tokens: so many come before an answer may end. echo: the text begins
-    with the prompt. num_logprobs, num_prompt_logprobs: how many of the likeliest tokens are told
-    for each output and prompt token, beside itself; None: no log probabilities. priority: smaller
-    ones go first. waited_seconds: how long a balancer held it before; None when there is no
+    model_judged: a balancer sends it here whatever `model` says, by a route or a header of the
+    client's. num_choices: independent answers to the one prompt. stop, stop_token_ids: each ends an
+    answer; the text holds neither. min_tokens: so many come before an answer may end. echo: the
+    text begins with the prompt. num_logprobs, num_prompt_logprobs: how many of the likeliest tokens
+    are told for each output and prompt token, beside itself; None: no log probabilities. priority:
+    smaller ones go first. waited_seconds: how long a balancer held it before; None when there is no
     balancer. deadline: on `time.monotonic`'s clock. request_id, traceparent: the client's, for log
     and spans. shown_token_ids: special tokens that have a text in the answer, as others have.
     tells_prompt_ids: the prompt's token ids come with each choice's first delta.
@@ -123,6 +124,7 @@ class Generation:
 
     prompt: Prompt
     model: str = ""
+    model_judged: bool = False
     num_choices: int = 1
     max_tokens: int | None = None
     min_tokens: int = 0

@@ -41,7 +41,7 @@ class Intake:
 
     def check(self, generation: Generation, max_length: int, num_prompts: int = 1) -> None:
         """Raises RequestError for all that can be seen without working on it."""
-        if generation.model not in ("", self._served_name):
+        if not generation.model_judged and generation.model not in ("", self._served_name):
             name = generation.model[:128]
             message = f"model {name!r} is not served here; this is {self._served_name!r}"
             raise RequestError(ErrorKind.UNKNOWN_MODEL, message, "model")

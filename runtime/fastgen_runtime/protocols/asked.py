@@ -10,11 +10,15 @@ from fastgen_runtime.protocols.openai_tools import ToolUse
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a request's headers say. waited_seconds: None where no balancer held it."""
+    """What a request's headers say. waited_seconds: None where no balancer held it.
+
+    model_judged: whether a balancer has judged the model that the body names.
+    """
 
     request_id: str = ""
     traceparent: str | None = None
     waited_seconds: float | None = None
+    model_judged: bool = False
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -23,6 +27,7 @@ class Origin:
             "request_id": self.request_id,
             "traceparent": self.traceparent,
             "waited_seconds": self.waited_seconds,
+            "model_judged": self.model_judged,
             "protocol": "http",
         }
 

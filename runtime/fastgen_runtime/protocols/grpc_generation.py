@@ -44,6 +44,7 @@ def generation_of(
     request_id: str,
     traceparent: str | None,
     waited_seconds: float | None,
+    model_judged: bool,
     deadline: float | None,
 ) -> Generation:
     """What the message asks for; raises RequestError naming the field.
@@ -54,6 +55,7 @@ def generation_of(
     return Generation(
         prompt=_prompt(request, max_messages),
         model=request.model,
+        model_judged=model_judged,
         num_choices=sampling.n if sampling.HasField("n") else 1,
         max_tokens=_optional(stopping, "max_tokens"),
         min_tokens=stopping.min_tokens,

@@ -171,6 +171,7 @@ class Inference:
             request_id=request.request_id or _request_id(metadata.get(Header.REQUEST_ID, "")),
             traceparent=metadata.get(TRACEPARENT),
             waited_seconds=waited_seconds(metadata.get(Header.WAITED)),
+            model_judged=Header.MODEL_JUDGED in metadata,
             deadline=None if remaining is None else time.monotonic() + remaining,
         )
         if isinstance(generation.prompt, ChatPrompt) and generation.prompt.tools:

@@ -282,6 +282,7 @@ def _origin(request: Request) -> Origin:
         request_id=request.scope["request_id"],
         traceparent=request.headers.get(TRACEPARENT),
         waited_seconds=waited_seconds(request.headers.get(Header.WAITED)),
+        model_judged=Header.MODEL_JUDGED in request.headers,
     )
 
 
