@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from fastgen_api.spec import Spec, parse
+from fastgen_api.sharing import Declared, balancer_of
+from fastgen_api.spec import Model, Spec, parse
 from fastgen_balancer import leader
+from fastgen_balancer.roster import roster_of
 from fastgen_balancer.scaling_policy import policy_of
 from fastgen_balancer.settings import settings_of
 from fastgen_operator.children import make_children
@@ -250,11 +252,19 @@ def effects(raw: dict[str, Any]) -> dict[str, Any]:
     return {
         "operator": children(spec),
         "picker": settings_of(spec),
+        "routes": ways(spec),
         # The key is a fingerprint of fields that others heed.
         "autoscaler": replace(policy_of(spec, None), capacity_key=""),
         "replica": judged(spec),
         "leader": spec.scaling.prometheus.url,
     }
+
+
+def ways(spec: Spec) -> object:
+    """Where the picker leads requests, where the routes' ends are there."""
+    others = (Declared(name, "", Spec(Model("file:///m"))) for name in ("batch", "bulk"))
+    found = roster_of(balancer_of(OWNER.name, spec), (Declared(OWNER.name, "", spec), *others), 1.0)
+    return [each.routes for each in found.entries]
 
 
 def children(spec: Spec) -> list[dict[str, Any]]:
