@@ -5,8 +5,10 @@ Everything happens under the traffic of one of them, which is to notice nothing.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -134,19 +136,32 @@ def client(operator: OperatorProcess) -> Client:
     return Client(address(operator))
 
 
-@asynccontextmanager
-async def undisturbed(operator: OperatorProcess) -> AsyncIterator[Traffic]:
+@contextmanager
+def undisturbed(operator: OperatorProcess) -> Iterator[None]:
     """Streams of `chat` run meanwhile: none fails, and no balancer pod is made anew."""
-    before = balancers(operator)
-    async with run_traffic(address(operator), "chat", streams=2, max_tokens=16) as traffic:
-        await until("a stream ended", lambda: any(each.finished for each in traffic.answers))
-        yield traffic
-    assert traffic.failed == [], "neither broken nor refused"
+    before, ended = balancers(operator), threading.Event()
+    records: list[Traffic] = []
+
+    async def stream(url: str) -> None:
+        async with run_traffic(url, "chat", streams=2, max_tokens=16) as traffic:
+            records.append(traffic)
+            while not ended.is_set():
+                await asyncio.sleep(0.1)
+
+    with ThreadPoolExecutor(1) as pool:
+        streams = pool.submit(asyncio.run, stream(address(operator)))
+        try:
+            until("a stream ended", lambda: records and any(a.finished for a in records[0].answers))
+            yield
+        finally:
+            ended.set()
+        streams.result()
+    assert records[0].failed == [], "neither broken nor refused"
     assert balancers(operator) == before
 
 
-async def until(what: str, holds: Callable[[], Any], seconds: float = 60) -> None:
-    await asyncio.to_thread(wait_until, what, holds, seconds)
+def until(what: str, holds: Callable[[], Any], seconds: float = 60) -> None:
+    wait_until(what, holds, seconds)
 
 
 def test_the_model_chooses_behind_one_service(operator: OperatorProcess, client: Client) -> None:
@@ -165,26 +180,26 @@ def test_the_model_chooses_behind_one_service(operator: OperatorProcess, client:
         assert owners(operator, child) == {"chat", "code"}
 
 
-async def test_one_that_cannot_serve_joins_and_hurts_nobody(
+def test_one_that_cannot_serve_joins_and_hurts_nobody(
     operator: OperatorProcess, client: Client
 ) -> None:
     bad = manifest("bad", SHARED, image="127.0.0.1:1/none:1")
     odd = manifest("odd", SHARED | {"tls": {"secretName": "cert"}})
     taken = manifest("taken", SHARED, model=CHAT["spec"]["model"] | {"servedName": "coder"})
     lost = manifest("lost", {"name": "busy"})
-    async with undisturbed(operator):
+    with undisturbed(operator):
         operator.kubectl("create", "service", "clusterip", "busy", "--tcp=80")
         apply(operator, bad, odd, taken | {"spec": taken["spec"] | {"replicas": 0}}, lost)
         stalled = {"odd": "BalancerDiffers", "taken": "ServedNameTaken", "lost": "NameConflict"}
         for name, reason in stalled.items():
-            await until(
+            until(
                 f"{name} is told",
                 lambda name=name, reason=reason: (
                     status(operator, name, "Stalled") == ("True", reason)
                 ),
             )
         assert "spec.balancer.tls" in operator.condition("odd", "Stalled")["message"]
-        await until(
+        until(
             "the image is told", lambda: status(operator, "bad", "Ready")[1] == "ImagePullBackOff"
         )
         assert client.models() == {"chat", "coder", "bad"}
@@ -196,14 +211,14 @@ async def test_one_that_cannot_serve_joins_and_hurts_nobody(
             assert status(operator, name, "Stalled")[0] == "False"
         for name in ("bad", "odd", "taken", "lost"):
             operator.kubectl("delete", "fgd", name, "--wait")
-        await until("they are gone", lambda: client.models() == {"chat", "coder"})
-        await until(
+        until("they are gone", lambda: client.models() == {"chat", "coder"})
+        until(
             "nobody owns for them",
             lambda: owners(operator, "service", "models") == {"chat", "code"},
         )
 
 
-async def test_routes_lead_to_members_and_wake_whoever_sleeps_elsewhere(
+def test_routes_lead_to_members_and_wake_whoever_sleeps_elsewhere(
     operator: OperatorProcess, client: Client
 ) -> None:
     routes = [
@@ -211,35 +226,35 @@ async def test_routes_lead_to_members_and_wake_whoever_sleeps_elsewhere(
         route("x-fastgen-class", "code", "code"),
         route("x-fastgen-class", "gone", "nowhere"),
     ]
-    async with undisturbed(operator):
+    with undisturbed(operator):
         operator.patch("chat", {"balancer": {"routes": routes}})
-        await until(
+        until(
             "the lost route is told",
             lambda: status(operator, "chat", "RouteBlocked") == ("True", "RouteTargetMissing"),
         )
         assert "nowhere" in operator.condition("chat", "RouteBlocked")["message"]
         assert is_ready(operator, "chat")
-        await until("a route", lambda: client.server("chat", x_fastgen_class="code") == "code")
+        until("a route", lambda: client.server("chat", x_fastgen_class="code") == "code")
         assert client.server("chat", x_fastgen_class="gone") == "chat"
         assert client.server("chat", X_FastGen_Class="other") == "chat"
         assert client.server("coder", x_fastgen_class="batch") == "code", "its own routes count"
         assert operator.get("fgd", "batch")["status"]["readyReplicas"] == 0
-        woken = await asyncio.to_thread(client.server, "chat", x_fastgen_class="batch")
+        woken = client.server("chat", x_fastgen_class="batch")
         assert woken == "batch", "held by one balancer, woken by the leader of another"
 
 
-async def test_one_is_deleted_under_the_streams_of_the_other(
+def test_one_is_deleted_under_the_streams_of_the_other(
     operator: OperatorProcess, client: Client
 ) -> None:
-    async with undisturbed(operator):
+    with undisturbed(operator):
         operator.kubectl("delete", "fgd", "code", "--wait")
-        await until("its model is gone", lambda: client.server("coder") == "404")
+        until("its model is gone", lambda: client.server("coder") == "404")
         assert client.models() == {"chat"}
         assert client.server("chat", x_fastgen_class="code") == "chat", "served without the route"
-        await until("one owner", lambda: owners(operator, "service", "models") == {"chat"})
-        await until("no replica", lambda: operator.find("deployment", "code-replica") is None)
+        until("one owner", lambda: owners(operator, "service", "models") == {"chat"})
+        until("no replica", lambda: operator.find("deployment", "code-replica") is None)
         assert is_ready(operator, "chat")
     operator.kubectl("delete", "fgd", "chat", "--wait")
-    await until("the Service goes with the last", lambda: not operator.find("service", "models"))
-    await until("and all else", lambda: not operator.children("models"))
+    until("the Service goes with the last", lambda: not operator.find("service", "models"))
+    until("and all else", lambda: not operator.children("models"))
     assert operator.find("service", "batch") is not None
