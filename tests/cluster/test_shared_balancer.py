@@ -145,8 +145,7 @@ def undisturbed(operator: OperatorProcess) -> Iterator[None]:
     async def stream(url: str) -> None:
         async with run_traffic(url, "chat", streams=2, max_tokens=16) as traffic:
             records.append(traffic)
-            while not ended.is_set():
-                await asyncio.sleep(0.1)
+            await asyncio.to_thread(ended.wait)
 
     with ThreadPoolExecutor(1) as pool:
         streams = pool.submit(asyncio.run, stream(address(operator)))
