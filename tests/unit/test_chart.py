@@ -290,6 +290,10 @@ def test_stream_test_calls_the_url_of_the_api() -> None:
     assert stream_test["base_url"](environment) == names.url("chat", "models")
     secured = environment | {"SCHEME": "https"}
     assert stream_test["base_url"](secured) == names.url("chat", "models", tls=True)
+    shared = environment | {"BALANCER": "all"}
+    assert stream_test["base_url"](shared) == names.url("all", "models")
+    client = stream_test["client_of"]("http://h", shared)
+    assert client.headers[names.Header.MODEL] == "chat"
 
 
 def test_stream_test_sends_the_key_of_its_secret(tmp_path: Path) -> None:
