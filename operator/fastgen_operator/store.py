@@ -95,8 +95,8 @@ class Store:
             if balancer == key or not is_of_balancer(found, key[1]) or _owns(key[1], found):
                 yield found
         if balancer != key:
-            found = self._of(kind, balancer)
-            yield from (each for each in found if is_of_balancer(each, balancer[1]))
+            others = self._of(kind, balancer)
+            yield from (each for each in others if is_of_balancer(each, balancer[1]))
 
     def sharers(self, key: Key) -> tuple[Key, ...]:
         """The FastGenDeployments whose balancer has this name."""

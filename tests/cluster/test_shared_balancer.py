@@ -5,10 +5,13 @@ Everything happens under the traffic of one of them, which is to notice nothing.
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -177,6 +180,17 @@ def test_the_model_chooses_behind_one_service(operator: OperatorProcess, client:
         assert operator.find("deployment", f"{name}-balancer") is None
     for child in ("service/models", "deployment/models-balancer", "role/models-balancer"):
         assert owners(operator, child) == {"chat", "code"}
+
+
+def test_explain_tells_of_the_balancer_in_front(operator: OperatorProcess) -> None:
+    program = Path(sys.executable).parent / "fastgen"
+    words = ["explain", "code", "-n", NAMESPACE, "-o", "json"]
+    environment = {"KUBECONFIG": str(operator.kubernetes.kubeconfig), "HOME": "/nonexistent"}
+    done = subprocess.run([program, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pods = {pod["name"].rpartition("-")[0].rpartition("-")[0]: pod["role"]
+            for pod in json.loads(done.stdout)["pods"]}  # fmt: skip
+    assert pods == {"code-replica": "replica", "models-balancer": "balancer"}
 
 
 def test_one_that_cannot_serve_joins_and_hurts_nobody(

@@ -14,9 +14,10 @@ from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.internal_error import INTERNAL_ERROR
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import owner_reference
-from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler, UnsettledError
+from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler
 from fastgen_operator.settings import Images, Settings
 from fastgen_operator.status import Notice
+from fastgen_operator.unsettled import UnsettledError
 
 KEY = (OWNER.namespace, OWNER.name)
 RESOURCE = {
