@@ -1,11 +1,13 @@
 """One deployment as its balancer serves it: all that belongs to it alone, wired once."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +23,9 @@ from fastgen_balancer.reception import Reception
 from fastgen_balancer.settings import Settings
 from fastgen_balancer.signals import LocalSignals
 from fastgen_balancer.wake import Alarm
+
+ENVOY_READS_SECONDS: Final = 0.3
+"""Until Envoy has surely read a file that has changed, and acts by it."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +76,10 @@ class Member:
             self.dispatcher, self.fleet, self.quarantine, self.metrics, clock, lambda: self.settings
         )
         self._add_gauges()
-        self._use(read_endpoints(directory, identity.deployment))
+        self._opening: asyncio.TimerHandle | None = None
+        self._endpoints = read_endpoints(directory, identity.deployment)
+        write_endpoints(directory, identity.deployment, self._endpoints)
+        self._use()
 
     @property
     def name(self) -> str:
@@ -88,9 +96,22 @@ class Member:
         self.set_settings(replace(self.settings, hold_seconds=0.0))
 
     def set_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
-        """Takes the whole truth about the endpoints, and passes it on to Envoy."""
+        """Takes the whole truth about the endpoints, and passes it on to Envoy.
+
+        A first replica gets no request before Envoy has surely heard of it, since there is no other
+        that could take it.
+        """
+        self._endpoints = tuple(endpoints)
+        write_endpoints(self._directory, self.name, self._endpoints)
+        if self._opening is not None:
+            return
+        is_first = self.has_synced and all(each.terminating for each in self.fleet.endpoints)
         self.has_synced = True
-        self._use(tuple(endpoints))
+        if is_first and self._endpoints:
+            loop = asyncio.get_running_loop()
+            self._opening = loop.call_later(ENVOY_READS_SECONDS, self._use)
+        else:
+            self._use()
 
     def set_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -122,10 +143,23 @@ class Member:
         self.dispatcher.pump()
         return lost
 
-    def _use(self, endpoints: tuple[Endpoint, ...]) -> None:
-        write_endpoints(self._directory, self.name, endpoints)
-        self.fleet.set_endpoints(endpoints)
-        self.poller.follow(endpoints)
+    def end(self) -> None:
+        """Asks its replicas nothing any more."""
+        self._endpoints = ()
+        self._use()
+
+    async def close(self) -> None:
+        """Ends what runs by itself."""
+        if self._opening is not None:
+            self._opening.cancel()
+        await self.poller.close()
+
+    def _use(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        self.fleet.set_endpoints(self._endpoints)
+        self.poller.follow(self._endpoints)
         self.dispatcher.pump()
 
     def _note_ejection(self, name: str, is_slow: bool) -> None:

@@ -85,7 +85,7 @@ class Picker:
                 log.exception("a member's sweep failed", extra={"deployment": member.name})
         if gone := [each for each in self._leaving() if self.members[each].is_idle]:
             for name in gone:
-                self.members.pop(name).poller.follow(())
+                self.members.pop(name).end()
                 self.on_gone(name)
             self._tell_envoy()
             for name in gone:
@@ -133,7 +133,7 @@ class Picker:
     async def close(self) -> None:
         """Ends what runs by itself."""
         for member in self.members.values():
-            await member.poller.close()
+            await member.close()
 
     def _sole_name(self) -> str:
         return self.roster.sole.deployment if self.roster.sole else ""

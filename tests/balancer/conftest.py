@@ -1,5 +1,6 @@
 """Balancers and a client for one test."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -7,7 +8,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from balancer_process import Balancer, balancing, free_ports
+from balancer_process import PROGRAM, Balancer, balancing, free_ports, stop
+
+from fastgen_balancer.picker import Picker
+from fastgen_balancer.roster import Roster
+from fastgen_balancer.serve import _serve_grpc
 
 Balance = Callable[..., AbstractAsyncContextManager[Balancer]]
 
@@ -37,3 +42,35 @@ async def picking(
     given = ("--endpoint-picker-port", str(port), *arguments)
     async with balance(*replicas, arguments=given) as balancer:
         yield balancer, port
+
+
+@asynccontextmanager
+async def balancing_here(directory: Path, roster: Roster) -> AsyncIterator[tuple[Balancer, Picker]]:
+    """Envoy, and a picker in this process that serves the roster."""
+    port, admin, picker_port = free_ports(3)
+    balancer = Balancer(directory, port, admin, 0, picker_port)
+    ports = ("--port", port, "--admin-port", admin, "--picker-port", picker_port)
+    bootstrap = await asyncio.create_subprocess_exec(
+        *PROGRAM, "bootstrap", "--directory", str(directory), "--host", "127.0.0.1",
+        *map(str, ports),
+    )  # fmt: skip
+    assert await bootstrap.wait() == 0
+    picker = Picker(directory, "ns")
+    picker.serve(roster)
+    server = await _serve_grpc(picker, picker_port)
+    await balancer.start_envoy()
+    try:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            await balancer.eventually(lambda: _is_live(client, admin), seconds=60)
+        yield balancer, picker
+    finally:
+        await stop(balancer.envoy)
+        await server.stop(0)
+        await picker.close()
+
+
+async def _is_live(client: httpx2.AsyncClient, admin: int) -> bool:
+    try:
+        return (await client.get(f"http://127.0.0.1:{admin}/ready")).status_code == 200
+    except httpx2.HTTPError:
+        return False

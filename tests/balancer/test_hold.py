@@ -9,50 +9,28 @@ from pathlib import Path
 import grpc
 import httpx2
 import pytest
-from balancer_process import PROGRAM, Balancer, complete, free_ports, generate, stop
+from balancer_process import Balancer, complete, generate
 from small_replica import Replica, serving
 
 from fastgen_api.names import Header
 from fastgen_balancer.endpoints import parse_static
 from fastgen_balancer.member import Member
-from fastgen_balancer.picker import Picker
 from fastgen_balancer.roster import Entry, Roster
-from fastgen_balancer.serve import _serve_grpc
 from fastgen_balancer.settings import Settings
+
+from .conftest import balancing_here
 
 
 @contextlib.asynccontextmanager
 async def at_zero(directory: Path, settings: Settings) -> AsyncIterator[tuple[Balancer, Member]]:
     """Envoy, and a picker in this process whose one deployment has no endpoint."""
-    port, admin, picker_port = free_ports(3)
-    balancer = Balancer(directory, port, admin, 0, picker_port)
-    ports = ("--port", port, "--admin-port", admin, "--picker-port", picker_port)
-    bootstrap = await asyncio.create_subprocess_exec(
-        *PROGRAM, "bootstrap", "--directory", str(directory), "--host", "127.0.0.1",
-        *map(str, ports),
-    )  # fmt: skip
-    assert await bootstrap.wait() == 0
-    picker = Picker(directory, "ns")
-    picker.serve(Roster((Entry("d", "d", settings),)))
-    member = picker.members["d"]
-    member.set_endpoints(())
-    server = await _serve_grpc(picker, picker_port)
-    await balancer.start_envoy()
-    try:
-        async with httpx2.AsyncClient(trust_env=False) as client:
-            await balancer.eventually(lambda: _is_live(client, admin), seconds=60)
+    async with balancing_here(directory, Roster((Entry("d", "d", settings),))) as (
+        balancer,
+        picker,
+    ):
+        member = picker.members["d"]
+        member.set_endpoints(())
         yield balancer, member
-    finally:
-        await stop(balancer.envoy)
-        await server.stop(0)
-        await picker.close()
-
-
-async def _is_live(client: httpx2.AsyncClient, admin: int) -> bool:
-    try:
-        return (await client.get(f"http://127.0.0.1:{admin}/ready")).status_code == 200
-    except httpx2.HTTPError:
-        return False
 
 
 async def test_requests_wait_for_the_first_replica_and_call_for_it(

@@ -190,7 +190,7 @@ def own_address(cluster: Commands) -> str:
 async def picking(
     scene: Scene, directory: Path, kubeconfig: Path
 ) -> AsyncIterator[tuple[Balancer, httpx2.AsyncClient]]:
-    arguments = ("--deployment", NAME, "--namespace", scene.namespace)
+    arguments = ("--balancer", NAME, "--namespace", scene.namespace)
     environment = {"KUBECONFIG": str(kubeconfig)} | NO_WAY_OUT
     async with (
         balancing(directory, arguments=arguments, environment=environment) as balancer,

@@ -27,7 +27,13 @@ Request = inference_pb2.GenerateRequest
 
 def generation(request: Request) -> Generation:
     return generation_of(
-        request, 8, request_id="r", traceparent="t", waited_seconds=0.25, deadline=9.0
+        request,
+        8,
+        request_id="r",
+        traceparent="t",
+        waited_seconds=0.25,
+        model_judged=False,
+        deadline=9.0,
     )
 
 
@@ -66,7 +72,7 @@ def test_every_field_arrives() -> None:
     assert {name: getattr(made, name) for name in expected} == expected
     filled_in_elsewhere = {
         "prompt", "waited_seconds", "deadline", "request_id", "traceparent", "protocol",
-        "shown_token_ids", "tells_prompt_ids",
+        "shown_token_ids", "tells_prompt_ids", "model_judged",
     }  # fmt: skip
     assert {field.name for field in fields(Generation)} == set(expected) | filled_in_elsewhere
 
