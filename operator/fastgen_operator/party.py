@@ -1,6 +1,6 @@
 """A balancer with the deployments that it serves, and who else sends requests to one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastgen_api import sharing
@@ -86,13 +86,14 @@ def surroundings_of(owner: Owner, neighbours: Sequence[Member]) -> Surroundings:
     every = [each.declared for each in neighbours]
     spec = next(each.spec for each in neighbours if each.owner.name == owner.name)
     balancer = sharing.balancer_of(owner.name, spec)
-    serving = sharing.balancers_serving(owner.name, every)
-    parties = {each: _party(each, owner.namespace, neighbours) for each in {balancer, *serving}}
+    serving = _serving(every)
+    callers = tuple(each for each in serving.get(owner.name, ()) if each != balancer)
+    edges = (sharing.members_of(each, every) for each in (balancer, *callers))
     return Surroundings(
-        party=parties[balancer],
-        callers=tuple(each for each in serving if each != balancer),
+        party=_party(balancer, owner.namespace, neighbours, serving),
+        callers=callers,
         is_called_by_gateways=any(
-            each.members and each.edge.endpoint_picker for each in parties.values()
+            members[0].spec.balancer.endpoint_picker for members in edges if members
         ),
     )
 
@@ -102,13 +103,27 @@ def alone(owner: Owner, spec: Spec) -> Surroundings:
     return surroundings_of(owner, (Member(owner, Declared(owner.name, "", spec)),))
 
 
-def _party(balancer: str, namespace: str, neighbours: Sequence[Member]) -> Party:
+def _serving(every: Sequence[Declared]) -> Mapping[str, Sequence[str]]:
+    """`sharing.balancers_serving` of all deployments at once, since a balancer may have many."""
+    serving: dict[str, list[str]] = {}
+    for balancer in sorted({sharing.balancer_of(each.name, each.spec) for each in every}):
+        for reached in sharing.reachable_of(balancer, every):
+            serving.setdefault(reached.name, []).append(balancer)
+    return serving
+
+
+def _party(
+    balancer: str,
+    namespace: str,
+    neighbours: Sequence[Member],
+    serving: Mapping[str, Sequence[str]],
+) -> Party:
     every = [each.declared for each in neighbours]
     by_name = {each.declared.name: each for each in neighbours}
     members = sharing.members_of(balancer, every)
     served = [each.name for each in sharing.reachable_of(balancer, every)]
     own = {each.name for each in members}
-    peers = {peer for each in served for peer in sharing.balancers_serving(each, every)}
+    peers = {peer for each in served for peer in serving[each]}
     return Party(
         name=balancer,
         namespace=namespace,

@@ -101,7 +101,7 @@ class Reconciler:
         spec = read_spec(resource["spec"])
         trouble: Exception | None = None
         if owner.paused:
-            result = Result(observed, missing=self._missing(owner, spec, resource, observed))
+            result = self._while_paused(owner, spec, resource, observed)
         elif isinstance(spec, Problem):
             result = Result(observed, spec)
         else:
@@ -201,17 +201,18 @@ class Reconciler:
             broken_routes=standing.broken_routes,
         )
 
-    def _missing(
+    def _while_paused(
         self, owner: Owner, spec: Spec | Problem, resource: KubernetesObject, observed: Observed
-    ) -> tuple[Id, ...]:
-        """What a paused deployment lacks of what would be made."""
+    ) -> Result:
+        """What a paused deployment lacks of what would be made, and which routes lead nowhere."""
         if isinstance(spec, Problem):
-            return ()
+            return Result(observed)
         standing = self._balancers.standing(owner, resource)
-        if standing.exclusion:
-            return ()
-        _, children = self._declared(owner, spec, resource, observed, standing.surroundings)
-        return () if isinstance(children, Problem) else missing_children(children, observed)
+        missing: tuple[Id, ...] = ()
+        if not standing.exclusion:
+            _, children = self._declared(owner, spec, resource, observed, standing.surroundings)
+            missing = () if isinstance(children, Problem) else missing_children(children, observed)
+        return Result(observed, missing=missing, broken_routes=standing.broken_routes)
 
     def _declared(
         self,

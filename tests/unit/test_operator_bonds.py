@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from namespaces import deployment
 
+from fastgen_api.sharing import balancers_serving
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.bonds import Bond, bond_of, related, touched
 from fastgen_operator.children import make_children
@@ -111,6 +112,16 @@ def test_the_related_are_enough_to_make_everything(found: dict[str, KubernetesOb
         everything = seen(name, found, sorted(found))
         assert few[1] == everything[1]
         assert few[0] == everything[0]
+
+
+@given(namespaces())
+def test_callers_are_those_that_the_api_names(found: dict[str, KubernetesObject]) -> None:
+    members = neighbours_of(found.values())
+    every = [each.declared for each in members]
+    for member in members:
+        around = surroundings_of(member.owner, members)
+        serving = set(balancers_serving(member.owner.name, every))
+        assert set(around.callers) == serving - {around.party.name}
 
 
 @given(namespaces(), st.sampled_from(NAMES), st.data())

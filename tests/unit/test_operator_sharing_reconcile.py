@@ -281,9 +281,13 @@ def test_a_route_to_nowhere_is_told_until_its_end_is_there(
     namespace: Namespace, reconciler: Reconciler
 ) -> None:
     namespace.declare(deployment("chat", "", "batch"))
-    run(reconciler, "chat")
-    assert namespace.condition("chat", "RouteBlocked") == ("True", "RouteTargetMissing")
-    assert namespace.condition("chat", "Stalled")[0] == "False"
+    paused = deployment("chat", "", "batch")
+    paused["metadata"]["annotations"] = {names.PAUSED_ANNOTATION: "true"}
+    for declared in (paused, deployment("chat", "", "batch")):
+        namespace.declare(declared | {"metadata": {"annotations": {}} | declared["metadata"]})
+        run(reconciler, "chat")
+        assert namespace.condition("chat", "RouteBlocked") == ("True", "RouteTargetMissing")
+        assert namespace.condition("chat", "Stalled")[0] == "False"
     before = dict(namespace.store.bonds("team"))
     namespace.declare(deployment("batch"))
     bonds = namespace.store.bonds("team")
