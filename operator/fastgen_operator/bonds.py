@@ -29,7 +29,7 @@ def bond_of(resource: KubernetesObject) -> Bond:
     )
     return Bond(
         uid=str(metadata.get("uid", "")),
-        generation=int(metadata.get("generation", 1)),
+        generation=int(metadata.get("generation") or 0),
         balancer=str(balancer.get("name") or metadata["name"]),
         targets=frozenset(str(each) for each in targets if each),
         leaving=bool(metadata.get("deletionTimestamp")),

@@ -34,7 +34,7 @@ def neighbours_of(resources: Iterable[KubernetesObject]) -> tuple[Member, ...]:
     """The FastGenDeployments that can be read: one that cannot be is nobody's neighbour."""
     found = []
     for resource in resources:
-        spec, metadata = read_spec(resource["spec"]), resource["metadata"]
+        spec, metadata = read_spec(resource.get("spec") or {}), resource["metadata"]
         if isinstance(spec, Problem):
             continue
         created = str(metadata.get("creationTimestamp", ""))

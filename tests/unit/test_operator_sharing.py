@@ -277,4 +277,6 @@ def test_a_route_that_leads_nowhere_is_told_and_keeps_nobody_from_serving() -> N
 
 def test_a_neighbour_that_cannot_be_read_is_none() -> None:
     broken = deployment("broken", "models", created=0, engine={"kvBlockSize": "x"})
-    assert children("chat", CHAT, CODE, broken) == children("chat", CHAT, CODE)
+    for spec in (broken["spec"], {}, None):
+        found = children("chat", CHAT, CODE, broken | {"spec": spec})
+        assert found == children("chat", CHAT, CODE)
