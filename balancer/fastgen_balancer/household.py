@@ -61,13 +61,13 @@ class Household:
         self._pod = pod
         self._prometheus_url = prometheus_url
         self._tenancies: dict[str, Tenancy] = {}
-        self._declared: Sequence[Declared] = ()
+        self._serving: dict[str, tuple[str, ...]] = {}
+        """The balancers that serve each deployment."""
         self._pods: Mapping[str, Any] = {}
         picker.on_gone = self._leave
 
     def follow(self, declared: Sequence[Declared]) -> None:
         """Follows whom the picker serves now, and to its end whom it serves no more."""
-        self._declared = declared
         scaled = {entry.deployment for entry in self._picker.roster.members}
         for name, member in self._picker.members.items():
             known = self._tenancies.get(name)
@@ -75,6 +75,9 @@ class Household:
                 self._leave(name)
             if name not in self._tenancies:
                 self._tenancies[name] = self._begin(member, name in scaled)
+        self._serving = {
+            name: sharing.balancers_serving(name, declared) for name in self._tenancies
+        }
         self._tell_peers()
 
     def pods_changed(self, objects: Mapping[str, Any]) -> None:
@@ -138,7 +141,7 @@ class Household:
 
     def _tell_peers(self) -> None:
         for name, tenancy in self._tenancies.items():
-            serving = sharing.balancers_serving(name, self._declared)
+            serving = self._serving.get(name, ())
             pods = {key: pod for key, pod in self._pods.items() if _balancer(pod) in serving}
             tenancy.peers.changed(pods)
 

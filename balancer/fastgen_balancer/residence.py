@@ -9,12 +9,12 @@ from typing import Final
 
 import httpx2
 import msgspec
-from lightkube import AsyncClient, KubeConfig
 from lightkube.resources.core_v1 import Pod
 
 from fastgen_api import names
 from fastgen_api.sharing import Declared
 from fastgen_balancer.cluster import DEPLOYMENT_RESOURCE, Declarations
+from fastgen_balancer.connection import connect
 from fastgen_balancer.endpoint_files import write_file
 from fastgen_balancer.household import Household
 from fastgen_balancer.peers import ANSWER_SECONDS
@@ -40,13 +40,7 @@ async def live_in_cluster(
     max_wait_seconds: float,
 ) -> None:
     """Runs until it is cancelled."""
-    client = AsyncClient(
-        # Without trust_env, which would heed proxy variables, the pod's own account must be named.
-        config=KubeConfig.from_env(),
-        namespace=namespace,
-        field_manager=names.BALANCER_MANAGER,
-        trust_env=False,
-    )
+    client = connect(namespace)
     http = httpx2.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS)
     home = Household(picker, client, http, namespace, pod_name(os.environ), prometheus_url)
 

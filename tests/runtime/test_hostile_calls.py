@@ -10,8 +10,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from replica_process import ReplicaProcess
+from replica_process import MODEL, ReplicaProcess
 
+from fastgen_api.names import Header
 from fastgen_api.v1 import inference_pb2, inference_pb2_grpc
 
 METHODS = ["/fastgen.v1.InferenceService/Generate", "/fastgen.v1.InferenceService/GetLoad"]
@@ -146,3 +147,26 @@ async def test_a_hopeless_prompt_is_told_both_numbers(replica: ReplicaProcess) -
     assert answer.json()["error"]["param"] == "prompt"
     assert "1000000 bytes" in answer.json()["error"]["message"]
     assert str(81 * 1024) in answer.json()["error"]["message"]
+
+
+async def test_the_model_is_whatever_a_balancer_has_judged(replica: ReplicaProcess) -> None:
+    """Which it tells in a header that no client brings through it."""
+    judged = {Header.MODEL_JUDGED: "1"}
+    async with httpx2.AsyncClient(base_url=replica.url, timeout=60) as client:
+        for path, prompt in (
+            ("/v1/completions", {"prompt": "Hi"}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ):
+            body = {"max_tokens": 1, "model": "another"} | prompt
+            answer = await client.post(path, json=body, headers=judged)
+            assert (answer.status_code, answer.json()["model"]) == (200, MODEL)
+            refused = await client.post(path, json=body)
+            assert refused.json()["error"]["code"] == "model_not_found"
+    request = inference_pb2.GenerateRequest(text="Hi", model="another")
+    request.stopping.max_tokens = 1
+    with grpc.insecure_channel(f"127.0.0.1:{replica.grpc_port}") as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        assert list(stub.Generate(request, metadata=tuple(judged.items()), timeout=30))
+        with pytest.raises(grpc.RpcError) as failure:
+            list(stub.Generate(request, timeout=30))
+        assert failure.value.code() is grpc.StatusCode.NOT_FOUND
