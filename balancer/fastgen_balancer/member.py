@@ -24,7 +24,7 @@ from fastgen_balancer.settings import Settings
 from fastgen_balancer.signals import LocalSignals
 from fastgen_balancer.wake import Alarm
 
-ENVOY_READS_SECONDS: Final = 0.3
+ENVOY_READS_SECONDS: Final = 0.5
 """Until Envoy has surely read a file that has changed, and acts by it."""
 
 log = logging.getLogger(__name__)
@@ -105,13 +105,12 @@ class Member:
         write_endpoints(self._directory, self.name, self._endpoints)
         if self._opening is not None:
             return
-        is_first = self.has_synced and all(each.terminating for each in self.fleet.endpoints)
-        self.has_synced = True
+        is_first = all(each.terminating for each in self.fleet.endpoints)
         if is_first and self._endpoints:
             loop = asyncio.get_running_loop()
-            self._opening = loop.call_later(ENVOY_READS_SECONDS, self._use)
+            self._opening = loop.call_later(ENVOY_READS_SECONDS, self._open)
         else:
-            self._use()
+            self._open()
 
     def set_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -153,6 +152,10 @@ class Member:
         if self._opening is not None:
             self._opening.cancel()
         await self.poller.close()
+
+    def _open(self) -> None:
+        self.has_synced = True
+        self._use()
 
     def _use(self) -> None:
         if self._opening is not None:
