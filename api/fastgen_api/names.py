@@ -268,6 +268,8 @@ class Condition:
     MODEL_READY: Final = "ModelReady"
     ROLLOUT_BLOCKED: Final = "RolloutBlocked"
     CAPACITY_BLOCKED: Final = "CapacityBlocked"
+    ROUTE_BLOCKED: Final = "RouteBlocked"
+    """A route leads to a deployment that is not there; its requests are served without it."""
     UPGRADE_AVAILABLE: Final = "UpgradeAvailable"
     SCALING_FROZEN: Final = "ScalingFrozen"
     """Set by the operator for all at once; autoscalers heed it: they decide and change nothing."""

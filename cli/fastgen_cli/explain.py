@@ -11,13 +11,13 @@ import msgspec
 from fastgen_api import names
 from fastgen_api.spec import Spec, parse
 from fastgen_cli.explain_advice import Advice, advice
-from fastgen_cli.explain_facts import Facts, event_time
+from fastgen_cli.explain_facts import Facts, balancer_of, event_time
 from fastgen_cli.explain_pods import PodState, pod_states, seconds_since
 from fastgen_cli.explain_readiness import is_ready, problems, summary
 from fastgen_cli.explain_replicas import Point, replica_points
 
 MOST_EVENTS: Final = 8
-PART: Final = r"{}-(replica|balancer|model)(-[a-z0-9]{{6,10}})?(-[a-z0-9]{{5}})?"
+PART: Final = r"({0}-(replica|model)|{1}-balancer)(-[a-z0-9]{{6,10}})?(-[a-z0-9]{{5}})?"
 """Names of Deployments, Jobs, ReplicaSets and pods, as Kubernetes makes them."""
 
 
@@ -89,11 +89,12 @@ def _events(
     name = facts.name
     claims = {claim["metadata"]["name"] for claim in facts.claims}
     # What a pod complained of while it started is over once it serves; a pod with words has spoken.
+    balancer = balancer_of(facts.resource)
     over = {each.name for each in states if each.words or each.state in ("Ready", "Terminating")}
     ours = [
         each
         for each in facts.events
-        if _is_ours(each["involvedObject"], name, claims)
+        if _is_ours(each["involvedObject"], name, balancer, claims)
         and each["involvedObject"].get("name") not in over
         and each.get("message") not in told
     ]
@@ -109,9 +110,10 @@ def _events(
         )
 
 
-def _is_ours(about: dict[str, str], name: str, claims: set[str]) -> bool:
+def _is_ours(about: dict[str, str], name: str, balancer: str, claims: set[str]) -> bool:
     """Whether an event is about the FastGenDeployment or a part; parts may be gone already."""
     found = about.get("name", "")
     if found == name:
         return about.get("kind") == names.KIND
-    return found in claims or re.fullmatch(PART.format(re.escape(name)), found) is not None
+    part = PART.format(re.escape(name), re.escape(balancer))
+    return found in claims or re.fullmatch(part, found) is not None

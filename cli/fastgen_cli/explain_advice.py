@@ -81,6 +81,23 @@ BY_REASON: Final = {
         "Delete or rename the other object, or give this FastGenDeployment another name.",
         "get deployment,service,configmap,serviceaccount,role,rolebinding",
     ),
+    "BalancerNameTaken": (
+        "Give the shared balancer another name in spec.balancer.name of all that share it.",
+        "get fgd -o custom-columns=NAME:.metadata.name,BALANCER:.spec.balancer.name",
+    ),
+    "BalancerDiffers": (
+        "Make the field that the message names the same as in the oldest one that shares the "
+        "balancer, or name another balancer in spec.balancer.name.",
+        EDIT,
+    ),
+    "ServedNameTaken": (
+        "Give this one another spec.model.servedName, or another balancer (spec.balancer.name).",
+        EDIT,
+    ),
+    "RouteTargetMissing": (
+        "Create the FastGenDeployment that the route names, or remove the route.",
+        EDIT,
+    ),
     "Contested": (
         "Let one of the two write it: change the FastGenDeployment instead, or stop the other one.",
         "get deployment,service,configmap,role,rolebinding --show-managed-fields -o yaml",
@@ -203,6 +220,7 @@ def _by_reason(facts: Facts, states: tuple[PodState, ...]) -> Iterator[Advice]:
             (Condition.MODEL_READY, "False"),
             (Condition.CAPACITY_BLOCKED, "True"),
             (Condition.ROLLOUT_BLOCKED, "True"),
+            (Condition.ROUTE_BLOCKED, "True"),
             (Condition.READY, "False"),
         )
         if (condition := facts.condition(kind)).get("status") == status

@@ -14,7 +14,7 @@ class Facts:
 
     resource: KubernetesObject
     pods: Objects = ()
-    """Of replicas, balancers and the download, by the label of the FastGenDeployment."""
+    """Of replicas and the download, and those of the balancer in front of them."""
     claims: Objects = ()
     autoscalers: Objects = ()
     """Every HorizontalPodAutoscaler of the namespace."""
@@ -70,6 +70,12 @@ class Facts:
             == (kind, name)
         ]
         return tuple(sorted(found, key=event_time))
+
+
+def balancer_of(resource: KubernetesObject) -> str:
+    """Name of the balancer in front of a FastGenDeployment, also where its spec cannot be read."""
+    balancer = (resource.get("spec") or {}).get("balancer") or {}
+    return str(balancer.get("name") or resource["metadata"]["name"])
 
 
 def event_time(event: KubernetesObject) -> str:

@@ -9,7 +9,7 @@ from fastgen_api.logs import last_line
 from fastgen_api.spec import KubernetesObject
 from fastgen_cli.cluster_reads import NotInstalledError, Reader, Refusal
 from fastgen_cli.errors import UserError
-from fastgen_cli.explain_facts import Facts, Objects
+from fastgen_cli.explain_facts import Facts, Objects, balancer_of
 from fastgen_cli.explain_pods import failing_container
 from fastgen_cli.kubeconfig import Target
 
@@ -30,9 +30,10 @@ async def read_facts(reader: Reader, name: str, target: Target) -> Facts:
     """
     resource = await _resource(reader, name)
     namespace, labels = reader.namespace, f"{names.DEPLOYMENT_LABEL}={name}"
+    balancer = balancer_of(resource)
     about = f"involvedObject.kind={names.KIND},involvedObject.name={name}"
     questions = {
-        "pods": reader.all("pods", namespace, labels),
+        "pods": reader.all("pods", namespace, f"{names.DEPLOYMENT_LABEL} in ({name},{balancer})"),
         "volume claims": reader.all("persistentvolumeclaims", namespace, labels),
         "HorizontalPodAutoscalers": reader.all("horizontalpodautoscalers", namespace),
         "events": reader.all("events", namespace, fields=about),
@@ -47,12 +48,13 @@ async def read_facts(reader: Reader, name: str, target: Target) -> Facts:
         answer.message: what for what, answer in answers.items() if isinstance(answer, Refusal)
     }
     unread = [f"{what}: {message}" for message, what in refusals.items()]
+    pods = tuple(each for each in found["pods"] if _serves(each, name, balancer))
     own = {each["metadata"]["uid"] for each in found["events"]}
     warnings = (each for each in found["events of pods"] if each["metadata"]["uid"] not in own)
-    last_lines, refused = await _last_lines(reader, found["pods"])
+    last_lines, refused = await _last_lines(reader, pods)
     return Facts(
         resource=resource,
-        pods=found["pods"],
+        pods=pods,
         claims=found["volume claims"],
         autoscalers=found["HorizontalPodAutoscalers"],
         events=(*found["events"], *warnings),
@@ -60,6 +62,13 @@ async def read_facts(reader: Reader, name: str, target: Target) -> Facts:
         unread=(*unread, *refused),
         flags=kubectl_flags(target, namespace),
     )
+
+
+def _serves(pod: KubernetesObject, name: str, balancer: str) -> bool:
+    """Whether a pod is one of the deployment's, or of the balancer in front of it."""
+    labels = pod["metadata"]["labels"]
+    is_of_balancer = labels.get(names.COMPONENT_LABEL) == names.Component.BALANCER
+    return bool(labels[names.DEPLOYMENT_LABEL] == (balancer if is_of_balancer else name))
 
 
 def kubectl_flags(target: Target, namespace: str) -> str:

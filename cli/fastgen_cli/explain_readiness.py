@@ -16,6 +16,7 @@ TROUBLES: Final = (
     (Condition.MODEL_READY, "False", "The model cannot be served"),
     (Condition.CAPACITY_BLOCKED, "True", "No node takes a pod"),
     (Condition.ROLLOUT_BLOCKED, "True", "The rollout waits"),
+    (Condition.ROUTE_BLOCKED, "True", "A route leads nowhere"),
     (Condition.RECONCILING, "True", "It is under way"),
     (Condition.READY, "False", "It is not as its spec says"),
     (Condition.AVAILABLE, "False", "No request can be served"),

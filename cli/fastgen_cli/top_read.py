@@ -16,7 +16,7 @@ from fastgen_cli.errors import UserError
 from fastgen_cli.explain_facts import Objects
 from fastgen_cli.top_prometheus import NoPrometheusError, prometheus_figures
 from fastgen_cli.top_rows import rows
-from fastgen_cli.top_sample import LATENCY_SECONDS, Figures, Sample, figures, read_sample
+from fastgen_cli.top_sample import LATENCY_SECONDS, Figures, Sample, figures, read_samples
 from fastgen_cli.top_table import SPARK_WIDTH, Picture
 
 MOST_PODS: Final = 100
@@ -39,8 +39,8 @@ class Watcher:
     prometheus_url: str | None
     lifetime: bool = False
     """Latencies are those of all requests: for one look."""
-    _histories: dict[str, deque[Sample]] = field(default_factory=dict)
-    _owners: dict[str, Key] = field(default_factory=dict)
+    _histories: dict[str, dict[Key, deque[Sample]]] = field(default_factory=dict)
+    """By the pod's uid, and by what it speaks of: a shared balancer speaks of several."""
     _rates: dict[Key, deque[float]] = field(default_factory=dict)
     _closed: set[str] = field(default_factory=set)
     """Namespaces whose pods may not be asked: nobody asks twice."""
@@ -89,28 +89,29 @@ class Watcher:
             return {}, f"Status only: pods cannot be read: {pods.message}", True
         running = [pod for pod in pods if _is_asked(pod)]
         asked = [pod for pod in running if pod["metadata"]["namespace"] not in self._closed]
-        answers = await self._ask(asked[:MOST_PODS])
+        refused = await self._ask(asked[:MOST_PODS])
         self._forget(running)
-        refused = [each for each in answers if isinstance(each, Refusal)]
         grouped: dict[Key, list[deque[Sample]]] = {}
-        for uid, history in self._histories.items():
-            grouped.setdefault(self._owners[uid], []).append(history)
+        for histories in self._histories.values():
+            for key, history in histories.items():
+                grouped.setdefault(key, []).append(history)
         found = {key: figures(each, lifetime=self.lifetime) for key, each in grouped.items()}
         return found, *_source(len(asked), refused, self._closed, self.lifetime)
 
-    async def _ask(self, pods: Iterable[KubernetesObject]) -> list[Sample | Refusal]:
+    async def _ask(self, pods: Iterable[KubernetesObject]) -> list[Refusal]:
         places = asyncio.Semaphore(AT_ONCE)
 
-        async def ask(pod: KubernetesObject) -> Sample | Refusal:
+        async def ask(pod: KubernetesObject) -> Refusal | None:
             async with places:
                 return await self._sample(pod)
 
-        return await asyncio.gather(*(ask(pod) for pod in pods))
+        answers = await asyncio.gather(*(ask(pod) for pod in pods))
+        return [each for each in answers if each is not None]
 
-    async def _sample(self, pod: KubernetesObject) -> Sample | Refusal:
+    async def _sample(self, pod: KubernetesObject) -> Refusal | None:
+        """Keeps what a pod says now; returns why it said nothing."""
         metadata = pod["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        owner = metadata["labels"][names.DEPLOYMENT_LABEL]
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_port(pod)}/proxy/metrics"
         text = await self.reader.text(path, timeout_seconds=POD_TIMEOUT_SECONDS)
         if isinstance(text, Refusal):
@@ -118,22 +119,24 @@ class Watcher:
                 self._closed.add(namespace)
             return text
         try:
-            sample = read_sample(text, owner, namespace, time.monotonic())
+            samples = read_samples(text, namespace, time.monotonic())
         except ValueError:
             return Refusal(0, "its /metrics cannot be read")
-        # Twice as many as are needed at one reading a second.
-        history = self._histories.setdefault(
-            metadata["uid"], deque(maxlen=round(2 * LATENCY_SECONDS))
-        )
-        history.append(sample)
-        self._owners[metadata["uid"]] = (namespace, owner)
-        return sample
+        before = self._histories.get(metadata["uid"], {})
+        # What it speaks of no more is dropped with this: a gauge would stand still for ever.
+        histories = self._histories[metadata["uid"]] = {}
+        for deployment, sample in samples.items():
+            key = (namespace, deployment)
+            # Twice as many as are needed at one reading a second.
+            histories[key] = before.get(key) or deque(maxlen=round(2 * LATENCY_SECONDS))
+            histories[key].append(sample)
+        return None
 
     def _forget(self, running: Iterable[KubernetesObject]) -> None:
         """Drops what pods said that are gone: a gauge of theirs would stand still for ever."""
         kept = {pod["metadata"]["uid"] for pod in running}
         for uid in self._histories.keys() - kept:
-            del self._histories[uid], self._owners[uid]
+            del self._histories[uid]
 
 
 def _is_asked(pod: KubernetesObject) -> bool:

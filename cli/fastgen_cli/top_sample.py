@@ -53,24 +53,31 @@ class Figures:
     good_percent: float | None = None
 
 
-def read_sample(text: str, deployment: str, namespace: str, at_seconds: float) -> Sample:
-    """Reads the text format; series of other deployments are left out. Raises ValueError."""
-    values: dict[str, float] = {}
-    outcomes: dict[str, float] = {}
-    ttft: dict[float, float] = {}
+def read_samples(text: str, namespace: str, at_seconds: float) -> dict[str, Sample]:
+    """Reads the text format: what the pod says of each deployment of its namespace.
+
+    A replica speaks of one, a balancer of all that it serves. Raises ValueError.
+    """
+    values: dict[str, dict[str, float]] = {}
+    outcomes: dict[str, dict[str, float]] = {}
+    ttft: dict[str, dict[float, float]] = {}
     for family in text_string_to_metric_families(text):
         for name, labels, value, *_ in family.samples:
-            ours = (deployment, namespace)
-            if (labels.get(MetricLabel.DEPLOYMENT), labels.get(MetricLabel.NAMESPACE)) != ours:
+            deployment = labels.get(MetricLabel.DEPLOYMENT)
+            if deployment is None or labels.get(MetricLabel.NAMESPACE) != namespace:
                 continue
+            of_values = values.setdefault(deployment, {})
             if name in GAUGES or name in COUNTERS:
-                values[name] = values.get(name, 0.0) + value
+                of_values[name] = of_values.get(name, 0.0) + value
             elif name == Metric.REQUESTS:
-                outcome = labels.get("outcome", "")
-                outcomes[outcome] = outcomes.get(outcome, 0.0) + value
+                counts, outcome = outcomes.setdefault(deployment, {}), labels.get("outcome", "")
+                counts[outcome] = counts.get(outcome, 0.0) + value
             elif name == f"{Metric.TTFT}_bucket":
-                ttft[float(labels["le"])] = value
-    return Sample(at_seconds, values, outcomes, ttft)
+                ttft.setdefault(deployment, {})[float(labels["le"])] = value
+    return {
+        each: Sample(at_seconds, values[each], outcomes.get(each, {}), ttft.get(each, {}))
+        for each in values
+    }
 
 
 def figures(histories: Iterable[Sequence[Sample]], *, lifetime: bool = False) -> Figures:

@@ -18,14 +18,23 @@ from fastgen_operator.delivery_seen import CLAIM
 from fastgen_operator.drift import content_fingerprint, is_applied, keep_template
 from fastgen_operator.fingerprint import fingerprint
 from fastgen_operator.foreign_scaler import give_way
+from fastgen_operator.kinds import is_of_balancer
 from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner
-from fastgen_operator.ownership import may_prune
+from fastgen_operator.ownership import (
+    Ownership,
+    balancer_ownership,
+    conflict,
+    may_prune,
+    ownership_of,
+)
+from fastgen_operator.party import Party
 from fastgen_operator.rollout import RolloutDecision, carry_out
 from fastgen_operator.settings import Settings
 from fastgen_operator.status import Notice
 from fastgen_operator.template_trial import deployment_to_try, refusal
+from fastgen_operator.unsettled import UnsettledError
 
 APPLY_REJECTED: Final = "ApplyRejected"
 SAME_NOTICE_AFTER: Final = timedelta(minutes=5)
@@ -77,6 +86,7 @@ class Result:
     hindrance: Problem | None = None
     again: timedelta | None = None
     """When a child may be put back that is left as others made it."""
+    broken_routes: Problem | None = None
 
 
 class Applier:
@@ -103,6 +113,40 @@ class Applier:
             return refusal(str(error), tried, spec)
         memory.tried = mark
         return None
+
+    async def claimed(
+        self,
+        owner: Owner,
+        party: Party,
+        children: tuple[KubernetesObject, ...],
+        observed: Observed,
+    ) -> dict[Id, KubernetesObject | None] | Problem:
+        """What there is under the children's names; or that it is somebody else's.
+
+        Raises UnsettledError while something of another time is there, and ClusterError.
+        """
+        living = {each.uid for each in self._cluster.bonds(owner.namespace).values()}
+        current: dict[Id, KubernetesObject | None] = {}
+        for child in children:
+            kind, name = id_of(child)
+            # Objects of others do not carry our labels, so no watch tells about them.
+            found = observed.children.get((kind, name)) or await self._cluster.get(
+                kind, owner.namespace, name
+            )
+            is_balancers = is_of_balancer(child, party.name)
+            whose = (
+                balancer_ownership(party, living, found)
+                if is_balancers
+                else ownership_of(owner, found)
+            )
+            match whose:
+                case Ownership.FOREIGN:
+                    is_shared = is_balancers and party.is_shared
+                    return conflict(found, owner, party.name if is_shared else "")
+                case Ownership.LEAVING:
+                    raise UnsettledError(f"{kind} {name} is still being deleted")
+            current[kind, name] = found
+        return current
 
     async def apply_children(
         self,
@@ -164,8 +208,11 @@ class Applier:
 
     async def prune(self, owner: Owner, wanted: set[Id], observed: Observed) -> None:
         """Deletes our children that are not wanted; raises ClusterError."""
+        balancers = {each.balancer for each in self._cluster.bonds(owner.namespace).values()}
         for identity, child in observed.children.items():
-            if identity not in wanted and may_prune(owner, child):
+            if identity in wanted:
+                continue
+            if may_prune(owner, child, observed.balancer, balancers):
                 await self._cluster.delete(child)
                 log.info("deleted", extra={"object": identity})
 

@@ -1,11 +1,11 @@
-"""Makes the children that clients talk to: balancer Deployment, Service and access rights."""
+"""Makes what clients talk to: a balancer's Deployment, Service and access rights."""
 
 from typing import Any, Final
 
-from fastgen_api import names
+from fastgen_api import names, sharing
 from fastgen_api.envoy import CONFIGURATION_FILE, envoy_command
 from fastgen_api.names import Component, Port
-from fastgen_api.spec import Balancer, KubernetesObject, Spec, hold_seconds
+from fastgen_api.spec import Balancer, KubernetesObject
 from fastgen_operator import balancer_edge as edge
 from fastgen_operator.arguments import literal
 from fastgen_operator.confinement import (
@@ -16,7 +16,8 @@ from fastgen_operator.confinement import (
     local_references,
     scrape_annotations,
 )
-from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
+from fastgen_operator.owner import child_labels, selector_labels
+from fastgen_operator.party import Party
 from fastgen_operator.protection import GUARDED_LABEL
 from fastgen_operator.service_account import RBAC_GROUP, TOKEN_DIRECTORY, token_volume
 from fastgen_operator.settings import Images
@@ -29,53 +30,52 @@ PROGRESS_DEADLINE_SECONDS: Final = 600
 
 
 def balancer_children(
-    owner: Owner, spec: Spec, images: Images, prometheus_url: str
+    party: Party, images: Images, prometheus_url: str
 ) -> tuple[KubernetesObject, ...]:
-    """All children of the component `balancer`.
+    """What runs a balancer, and lets clients find it.
 
-    `prometheus_url` is the operator's default; the balancer reads the resource's own itself.
+    `prometheus_url` is the operator's default; the balancer reads its members' own itself.
     """
     return (
-        _service_account(owner),
-        _role(owner),
-        _role_binding(owner),
-        edge.client_service(owner, spec.balancer),
-        _deployment(owner, spec, images, prometheus_url),
+        _service_account(party),
+        _role(party),
+        _role_binding(party),
+        edge.client_service(party),
+        _deployment(party, images, prometheus_url),
     )
 
 
-def _metadata(owner: Owner) -> KubernetesObject:
-    return child_metadata(owner, names.balancer_name(owner.name), Component.BALANCER)
+def _metadata(party: Party) -> KubernetesObject:
+    return party.metadata(names.balancer_name(party.name))
 
 
-def _service_account(owner: Owner) -> KubernetesObject:
+def _service_account(party: Party) -> KubernetesObject:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _metadata(owner),
+        "metadata": _metadata(party),
         "automountServiceAccountToken": False,
     }
 
 
-def _role(owner: Owner) -> KubernetesObject:
-    """What the picker and its autoscaler may do; the operator must hold each of these rights."""
+def _role(party: Party) -> KubernetesObject:
+    """What the picker and its autoscalers may do; the operator must hold each of these rights."""
+    members = [each.owner.name for each in party.members]
+    leases = [lease(each) for each in members for lease in (names.balancer_name, names.memo_name)]
+    # Who is to be woken for a request that a route leads elsewhere: that autoscaler's leader.
+    asked = [names.balancer_name(each) for each in party.targets]
     return {
         "apiVersion": f"{RBAC_GROUP}/v1",
         "kind": "Role",
-        "metadata": _metadata(owner),
+        "metadata": _metadata(party),
         "rules": [
             _rule(names.GROUP, [names.PLURAL], ["get", "list", "watch"]),
-            _rule(names.GROUP, [f"{names.PLURAL}/scale"], ["update"], owner.name),
-            _rule(names.GROUP, [f"{names.PLURAL}/status"], ["patch"], owner.name),
+            _rule(names.GROUP, [f"{names.PLURAL}/scale"], ["update"], members),
+            _rule(names.GROUP, [f"{names.PLURAL}/status"], ["patch"], members),
             # The name of what is created is not known to the authorizer.
             _rule("coordination.k8s.io", ["leases"], ["create"]),
-            _rule(
-                "coordination.k8s.io",
-                ["leases"],
-                ["get", "update"],
-                names.balancer_name(owner.name),
-                names.memo_name(owner.name),
-            ),
+            _rule("coordination.k8s.io", ["leases"], ["get", "update"], leases),
+            *([_rule("coordination.k8s.io", ["leases"], ["get"], asked)] if asked else []),
             _rule("events.k8s.io", ["events"], ["create"]),
             _rule("", ["pods"], ["get", "list", "watch"]),
             _rule("discovery.k8s.io", ["endpointslices"], ["get", "list", "watch"]),
@@ -86,79 +86,84 @@ def _role(owner: Owner) -> KubernetesObject:
 
 
 def _rule(
-    group: str, resources: list[str], verbs: list[str], *resource_names: str
+    group: str, resources: list[str], verbs: list[str], called: list[str] | None = None
 ) -> KubernetesObject:
     rule: KubernetesObject = {"apiGroups": [group], "resources": resources, "verbs": verbs}
-    return rule | ({"resourceNames": list(resource_names)} if resource_names else {})
+    return rule | ({"resourceNames": called} if called else {})
 
 
-def _role_binding(owner: Owner) -> KubernetesObject:
-    name = names.balancer_name(owner.name)
+def _role_binding(party: Party) -> KubernetesObject:
+    name = names.balancer_name(party.name)
     return {
         "apiVersion": f"{RBAC_GROUP}/v1",
         "kind": "RoleBinding",
-        "metadata": _metadata(owner),
+        "metadata": _metadata(party),
         "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": party.namespace}],
     }
 
 
-def _deployment(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> KubernetesObject:
+def _deployment(party: Party, images: Images, prometheus_url: str) -> KubernetesObject:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(owner),
+        "metadata": _metadata(party),
         "spec": {
-            "replicas": spec.balancer.replicas,
+            "replicas": sharing.pods_of([each.declared for each in party.members]),
             "minReadySeconds": 1,
             "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
             "revisionHistoryLimit": 3,
-            "selector": {"matchLabels": selector_labels(owner, Component.BALANCER)},
+            "selector": {"matchLabels": selector_labels(party.identity, Component.BALANCER)},
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
             "template": {
                 "metadata": {
-                    "labels": child_labels(owner, Component.BALANCER) | {GUARDED_LABEL: "true"},
+                    "labels": child_labels(party.identity, Component.BALANCER)
+                    | {GUARDED_LABEL: "true"},
                     "annotations": scrape_annotations(Port.BALANCER_METRICS),
                 },
-                "spec": _pod(owner, spec, images, prometheus_url),
+                "spec": _pod(party, images, prometheus_url),
             },
         },
     }
 
 
-def _pod(owner: Owner, spec: Spec, images: Images, prometheus_url: str) -> KubernetesObject:
+def _pod(party: Party, images: Images, prometheus_url: str) -> KubernetesObject:
+    balancer = party.edge
     pod: KubernetesObject = {
-        "serviceAccountName": names.balancer_name(owner.name),
+        "serviceAccountName": names.balancer_name(party.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": POD_SECURITY,
         "terminationGracePeriodSeconds": (
-            hold_seconds(spec) + spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS
+            party.hold_seconds + party.drain_seconds + GRACE_MARGIN_SECONDS
         ),
-        "affinity": {"podAntiAffinity": _apart(owner)},
-        "initContainers": [_bootstrap(images, spec.balancer)],
+        "affinity": {"podAntiAffinity": _apart(party)},
+        "initContainers": [_bootstrap(images, balancer)],
         "containers": [
-            _envoy(images, spec.balancer),
-            _picker(owner, images, prometheus_url, spec.balancer),
+            _envoy(images, balancer),
+            _picker(party, images, prometheus_url),
         ],
         "volumes": [
-            {"name": "run"} | edge.shared_directory(spec.balancer),
+            {"name": "run"} | edge.shared_directory(balancer),
             {"name": "tmp", "emptyDir": {}},
             token_volume(),
-            *edge.secret_volumes(spec.balancer),
+            *edge.secret_volumes(balancer),
         ],
     }
-    secrets = [*spec.image_pull_secrets, *local_references(images.pull_secrets)]
+    secrets: list[KubernetesObject] = []
+    for each in party.members:
+        secrets += (one for one in each.spec.image_pull_secrets if one not in secrets)
+    secrets += local_references(images.pull_secrets)
     return pod | ({"imagePullSecrets": secrets} if secrets else {})
 
 
-def _apart(owner: Owner) -> KubernetesObject:
+def _apart(party: Party) -> KubernetesObject:
     term = {
         "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchLabels": selector_labels(owner, Component.BALANCER)},
+        "labelSelector": {"matchLabels": selector_labels(party.identity, Component.BALANCER)},
     }
     preferred = [{"weight": 100, "podAffinityTerm": term}]
     return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
@@ -236,13 +241,12 @@ def _envoy(images: Images, balancer: Balancer) -> KubernetesObject:
     )
 
 
-def _picker(
-    owner: Owner, images: Images, prometheus_url: str, balancer: Balancer
-) -> KubernetesObject:
+def _picker(party: Party, images: Images, prometheus_url: str) -> KubernetesObject:
+    balancer = party.edge
     arguments = [
         f"--directory={DIRECTORY}",
-        f"--deployment={owner.name}",
-        f"--namespace={owner.namespace}",
+        f"--balancer={party.name}",
+        f"--namespace={party.namespace}",
         f"--metrics-port={Port.BALANCER_METRICS}",
         f"--peers-port={Port.BALANCER_PEERS}",
         *([f"--prometheus-url={prometheus_url}"] if prometheus_url else []),

@@ -5,7 +5,8 @@ from typing import Final
 from fastgen_api import names
 from fastgen_api.names import Component, Port
 from fastgen_api.spec import Balancer, KubernetesObject
-from fastgen_operator.owner import Owner, child_metadata, selector_labels
+from fastgen_operator.owner import selector_labels
+from fastgen_operator.party import Party
 
 API_KEYS: Final = "api-keys"
 API_KEYS_DIRECTORY: Final = "/etc/fastgen/api-keys"
@@ -26,16 +27,16 @@ def listener_name(balancer: Balancer) -> str:
     return "https" if balancer.tls else "http"
 
 
-def client_service(owner: Owner, balancer: Balancer) -> KubernetesObject:
+def client_service(party: Party) -> KubernetesObject:
     """The Service that clients, and gateways, use."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": child_metadata(owner, names.service_name(owner.name), Component.BALANCER),
+        "metadata": party.metadata(names.service_name(party.name)),
         "spec": {
             "type": "ClusterIP",
-            "selector": selector_labels(owner, Component.BALANCER),
-            "ports": _service_ports(balancer),
+            "selector": selector_labels(party.identity, Component.BALANCER),
+            "ports": _service_ports(party.edge),
         },
     }
 

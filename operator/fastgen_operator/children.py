@@ -15,7 +15,6 @@ from fastgen_api.spec import (
     Rollout,
     Scaling,
     Spec,
-    hold_seconds,
 )
 from fastgen_operator.balancer import balancer_children
 from fastgen_operator.balancer_edge import declared_edge
@@ -36,10 +35,15 @@ from fastgen_operator.fingerprint import (
     TEMPLATE_ANNOTATION,
     fingerprint,
 )
-from fastgen_operator.monitoring import MONITORING_KINDS, monitoring_children
+from fastgen_operator.monitoring import (
+    MONITORING_KINDS,
+    balancer_monitoring,
+    monitoring_children,
+)
 from fastgen_operator.owner import Owner
+from fastgen_operator.party import Party, Surroundings, alone
 from fastgen_operator.privileges import check_privileges
-from fastgen_operator.protection import protection_children
+from fastgen_operator.protection import balancer_protection, protection_children
 from fastgen_operator.replica import replica_children, their_template
 from fastgen_operator.settings import Settings
 
@@ -67,32 +71,62 @@ def make_children(
     settings: Settings,
     delivery: Delivery | None = None,
     served: Collection[str] = (),
+    surroundings: Surroundings | None = None,
 ) -> tuple[KubernetesObject, ...]:
     """The manifests of all children, in the order of CHILD_KINDS and MONITORING_KINDS.
 
     `delivery` tells how far the model is; None: nothing was observed. Until it is delivered, the
     replicas' Deployment is as it runs, or left out. `served`: those of MONITORING_KINDS that the
-    cluster knows. Raises merge.TemplateError when
+    cluster knows. `surroundings`: what of its namespace matters; None: no other deployment does.
+    All members of a party make the same objects of its balancer. Raises merge.TemplateError when
     `spec.podTemplate` cannot be merged, or asks for more than the settings allow.
     """
     delivery = delivery or not_started(owner.name, spec.model)
+    surroundings = surroundings or alone(owner, spec)
+    party = surroundings.party
     children = [
         *_before_gate(owner, spec, settings, delivery),
         *delivery_children(owner, spec, settings, delivery),
-        *balancer_children(owner, spec, settings.images, settings.prometheus_url),
-        *protection_children(owner, spec, settings.network_policies),
-        *monitoring_children(owner, spec, settings.monitoring, served),
+        *protection_children(owner, spec, settings.network_policies, surroundings),
+        *monitoring_children(
+            owner, spec, settings.monitoring, served, shares_balancer=party.is_shared
+        ),
+    ]
+    gated = _behind_gate(children, names.replica_name(owner.name), delivery)
+    return in_order([*gated, *party_children(party, settings, served)])
+
+
+def party_children(
+    party: Party, settings: Settings, served: Collection[str] = ()
+) -> tuple[KubernetesObject, ...]:
+    """The manifests of a balancer's objects, whichever of its deployments asks for them."""
+    children = [
+        *balancer_children(party, settings.images, settings.prometheus_url),
+        *balancer_protection(party, settings.network_policies),
+        *balancer_monitoring(party, settings.monitoring, served),
     ]
     for child in children:
-        if id_of(child) == ("Deployment", names.balancer_name(owner.name)):
-            # The one setting of the operator that reaches running pods, the balancer's edge, and
-            # how long its pods may have to wait for what they hold.
-            held = (f"hold {seconds}",) if (seconds := hold_seconds(spec)) else ()
-            more = (settings.prometheus_url, *declared_edge(spec.balancer), *held)
-            _mark(child, declared_fingerprint(spec, *more))
-    gated = _behind_gate(children, names.replica_name(owner.name), delivery)
+        if child["kind"] == "Deployment":
+            _mark(child, _declared_of_balancer(party, settings))
+    return in_order(children)
+
+
+def in_order(children: Iterable[KubernetesObject]) -> tuple[KubernetesObject, ...]:
+    """The children in the order in which they are applied."""
     order = (*CHILD_KINDS, *MONITORING_KINDS)
-    return tuple(sorted(gated, key=lambda child: order.index(child["kind"])))
+    return tuple(sorted(children, key=lambda child: order.index(child["kind"])))
+
+
+def _declared_of_balancer(party: Party, settings: Settings) -> str:
+    """What moves a balancer's pods.
+
+    The one setting of the operator that reaches running pods, the balancer's edge, how long its
+    pods may have to wait for what they hold, and the same edits of a member as move its replicas.
+    """
+    held = (f"hold {party.hold_seconds}",) if party.hold_seconds else ()
+    more = (settings.prometheus_url, *declared_edge(party.edge), *held)
+    declared = [declared_fingerprint(each.spec, *more) for each in party.members]
+    return fingerprint(declared) if party.is_shared else declared[0]
 
 
 def wanted_replicas(

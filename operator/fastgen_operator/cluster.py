@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,14 +15,16 @@ from lightkube.types import PatchType
 
 from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
+from fastgen_operator.bonds import Bond
 from fastgen_operator.children import id_of
 from fastgen_operator.cluster_error import ClusterError, check_name, failure_of
 from fastgen_operator.kinds import OUR_LABELS, RESOURCES, is_labelled, version_of
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import Owner
 from fastgen_operator.queue import Key
+from fastgen_operator.shelf import Listing, Shelf
 from fastgen_operator.status import Notice
-from fastgen_operator.store import Listing, Shelf, Store
+from fastgen_operator.store import Store
 
 PAGE_OBJECTS: Final = 200
 """A list of a whole fleet comes in pages, so that it never is in memory as a whole."""
@@ -68,6 +70,15 @@ class Cluster:
         if missing := self._store.missing(owner.namespace):
             raise ClusterError(0, f"not listed yet in {owner.namespace}: {', '.join(missing)}")
         return self._store.observe((owner.namespace, owner.name))
+
+    def neighbours(self, owner: Owner) -> tuple[KubernetesObject, ...]:
+        """The FastGenDeployments by which the owner's children are made, without itself."""
+        found = self._store.neighbours((owner.namespace, owner.name))
+        return tuple(each for each in found if each["metadata"]["name"] != owner.name)
+
+    def bonds(self, namespace: str) -> Mapping[str, Bond]:
+        """What ties the FastGenDeployments of a namespace to one another, by their names."""
+        return self._store.bonds(namespace)
 
     async def fill(self, shelf: Shelf) -> AsyncIterator[Key]:
         """Lists into a shelf, page by page; yields the FastGenDeployments with news.

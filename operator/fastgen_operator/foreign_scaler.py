@@ -35,15 +35,17 @@ def give_way(
     return given
 
 
-def scaler_problem(scalers: Iterable[ForeignScaler], deployment: str) -> Problem | None:
+def scaler_problem(
+    scalers: Iterable[ForeignScaler], deployment: str, balancer: str
+) -> Problem | None:
     """What to tell about autoscalers of our Deployments; those of the resource are welcome."""
-    told = [_told(each, deployment) for each in scalers if each.target_kind != names.KIND]
+    told = [_told(each, deployment, balancer) for each in scalers if each.target_kind != names.KIND]
     return Problem(FOREIGN_SCALER, "; ".join(told)) if told else None
 
 
-def _told(scaler: ForeignScaler, deployment: str) -> str:
+def _told(scaler: ForeignScaler, deployment: str, balancer: str) -> str:
     found = f"{scaler.words} scales {scaler.target_kind} {scaler.target_name}"
-    if scaler.target_name == names.balancer_name(deployment):
+    if scaler.target_name == names.balancer_name(balancer):
         return f"{found}, so spec.balancer.replicas has no effect: delete it to have it again"
     return (
         f"{found}, so spec.replicas and spec.scaling have no effect: point its scaleTargetRef at "

@@ -13,6 +13,7 @@ from typing import Any, Final
 import kopf
 
 from fastgen_api import names
+from fastgen_operator.bonds import Bond, touched
 from fastgen_operator.cluster import Cluster
 from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.connection import connect
@@ -22,7 +23,8 @@ from fastgen_operator.loop import Loop, relist
 from fastgen_operator.queue import Key
 from fastgen_operator.reconcile import Reconciler
 from fastgen_operator.settings import Settings
-from fastgen_operator.store import HistoryError, Shelf, Store
+from fastgen_operator.shelf import HistoryError, Shelf
+from fastgen_operator.store import Store
 from fastgen_operator.watch import Ending, Watch
 
 CHILD_DELAY_SECONDS: Final = 0.2
@@ -55,7 +57,8 @@ class Operator:
         self._pulse = Pulse()
         self._metrics = Metrics()
         self._store = Store(settings.namespaces)
-        self._generations: dict[Key, int] = {}
+        self._bonds: dict[Key, Bond] = {}
+        """How each FastGenDeployment was tied to others when it was last news."""
         self._resources: list[Watch] = []
         """The watches of FastGenDeployments."""
         self._watches: list[Watch] = []
@@ -93,18 +96,22 @@ class Operator:
         await self._http.cleanup()
 
     def ask_resource(self, key: Key) -> None:
-        """A FastGenDeployment came, changed or went; the generation counts changes of its spec."""
-        found = self._store.resource(key)
-        generation = found["metadata"].get("generation", 0) if found else None
-        changed = generation is not None and self._generations.get(key) != generation
-        if generation is None:
-            self._generations.pop(key, None)
-        else:
-            self._generations[key] = generation
+        """A FastGenDeployment came, changed or went: those that it shares something with, too."""
+        namespace, name = key
+        bonds = self._store.bonds(namespace)
+        before, after = self._bonds.pop(key, None), bonds.get(name)
+        if after is not None:
+            self._bonds[key] = after
+        # The generation counts changes of its spec.
+        changed = after is not None and (before is None or before.generation != after.generation)
         self._loop.ask(key, changed=changed)
+        for other in touched(name, before, after, bonds):
+            self._loop.ask((namespace, other), CHILD_DELAY_SECONDS)
 
     def _ask_child(self, key: Key) -> None:
-        self._loop.ask(key, CHILD_DELAY_SECONDS)
+        """There is news of a child; those of a balancer concern all that share it."""
+        for each in dict.fromkeys((key, *self._store.sharers(key))):
+            self._loop.ask(each, CHILD_DELAY_SECONDS)
 
     def complaint(self) -> str:
         """What only a fresh process would mend; empty: nothing."""

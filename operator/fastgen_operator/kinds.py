@@ -81,11 +81,32 @@ def is_labelled(kind: str) -> bool:
     return kind not in (names.KIND, AUTOSCALER_KIND)
 
 
-def deployment_of(kind: str, found: KubernetesObject) -> str:
-    """The FastGenDeployment that an object tells about; empty: none."""
+def deployments_of(kind: str, found: KubernetesObject) -> tuple[str, ...]:
+    """The FastGenDeployments that an object tells about: by its label, and those that own it.
+
+    Objects of a shared balancer bear the balancer's name in that label.
+    """
     metadata = found["metadata"]
     if kind == names.KIND:
-        return str(metadata["name"])
+        return (str(metadata["name"]),)
     if kind == AUTOSCALER_KIND:
-        return aim_of(found) or ""
-    return str((metadata.get("labels") or {}).get(names.DEPLOYMENT_LABEL, ""))
+        aim = aim_of(found)
+        return (aim,) if aim else ()
+    label = str((metadata.get("labels") or {}).get(names.DEPLOYMENT_LABEL, ""))
+    owners = (str(each["name"]) for each in owning_deployments(found))
+    return tuple(dict.fromkeys((*((label,) if label else ()), *owners)))
+
+
+def owning_deployments(found: KubernetesObject) -> list[KubernetesObject]:
+    """The owner references of an object that name FastGenDeployments."""
+    references = found["metadata"].get("ownerReferences") or ()
+    return [each for each in references if each.get("kind") == names.KIND]
+
+
+def is_of_balancer(found: KubernetesObject, balancer: str) -> bool:
+    """Whether an object belongs to the balancer of this name, and not to replicas or a download."""
+    labels = found["metadata"].get("labels") or {}
+    return (labels.get(names.COMPONENT_LABEL), labels.get(names.DEPLOYMENT_LABEL)) == (
+        names.Component.BALANCER,
+        balancer,
+    )

@@ -10,7 +10,7 @@ from typing import Final
 from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.health import Metrics, Pulse
 from fastgen_operator.queue import Key, WorkQueue
-from fastgen_operator.reconcile import RejectedError, UnsettledError
+from fastgen_operator.unsettled import RejectedError, UnsettledError
 
 TICK_SECONDS: Final = 5.0
 RELIST_SECONDS: Final = 60.0

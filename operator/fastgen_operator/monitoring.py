@@ -7,7 +7,8 @@ from fastgen_api import names
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject, ScalingMode, Spec, replicas_wanted
 from fastgen_operator import alerts, burn_rates
-from fastgen_operator.owner import Owner, child_metadata
+from fastgen_operator.owner import Owner, child_metadata, selector_labels
+from fastgen_operator.party import Party
 from fastgen_operator.settings import MonitoringSettings
 
 GROUP: Final = "monitoring.coreos.com"
@@ -21,35 +22,48 @@ SCRAPE_INTERVAL: Final = "5s"
 
 
 def monitoring_children(
-    owner: Owner, spec: Spec, settings: MonitoringSettings, served: Collection[str]
+    owner: Owner,
+    spec: Spec,
+    settings: MonitoringSettings,
+    served: Collection[str],
+    *,
+    shares_balancer: bool = False,
 ) -> tuple[KubernetesObject, ...]:
     """Those of MONITORING_KINDS that are asked for and that the cluster knows."""
-    made = {POD_MONITOR: _pod_monitor, PROMETHEUS_RULE: _rule}
-    return tuple(
-        {
-            "apiVersion": f"{GROUP}/v1",
-            "kind": kind,
-            "metadata": _metadata(owner, settings.labels),
-            "spec": made[kind](owner, spec),
-        }
-        for kind in MONITORING_KINDS
-        if settings.enabled and kind in served
-    )
+    metadata = _metadata(child_metadata(owner, owner.name, Component.REPLICA), settings.labels)
+    pods = {names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER, names.DEPLOYMENT_LABEL: owner.name}
+    if shares_balancer:
+        # What is scraped twice is counted twice: a shared balancer has a monitor of its own.
+        pods = selector_labels(owner, Component.REPLICA)
+    made = {
+        POD_MONITOR: _object(POD_MONITOR, metadata, _pod_monitor(pods)),
+        PROMETHEUS_RULE: _object(PROMETHEUS_RULE, metadata, _rule(owner, spec)),
+    }
+    return tuple(made[kind] for kind in MONITORING_KINDS if settings.enabled and kind in served)
 
 
-def _metadata(owner: Owner, labels: Mapping[str, str]) -> KubernetesObject:
-    metadata = child_metadata(owner, owner.name, Component.REPLICA)
+def balancer_monitoring(
+    party: Party, settings: MonitoringSettings, served: Collection[str]
+) -> tuple[KubernetesObject, ...]:
+    """The PodMonitor of a balancer that several deployments share."""
+    if not (party.is_shared and settings.enabled and POD_MONITOR in served):
+        return ()
+    metadata = _metadata(party.metadata(names.balancer_name(party.name)), settings.labels)
+    pods = selector_labels(party.identity, Component.BALANCER)
+    return (_object(POD_MONITOR, metadata, _pod_monitor(pods)),)
+
+
+def _object(kind: str, metadata: KubernetesObject, spec: KubernetesObject) -> KubernetesObject:
+    return {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _metadata(metadata: KubernetesObject, labels: Mapping[str, str]) -> KubernetesObject:
     return metadata | {"labels": {**labels, **metadata["labels"]}}
 
 
-def _pod_monitor(owner: Owner, spec: Spec) -> KubernetesObject:
+def _pod_monitor(labels: Mapping[str, str]) -> KubernetesObject:
     return {
-        "selector": {
-            "matchLabels": {
-                names.MANAGED_BY_LABEL: names.OPERATOR_MANAGER,
-                names.DEPLOYMENT_LABEL: owner.name,
-            }
-        },
+        "selector": {"matchLabels": labels},
         "podMetricsEndpoints": [
             {
                 "port": "metrics",

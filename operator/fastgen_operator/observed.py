@@ -36,6 +36,8 @@ class Observed:
     """Other people's autoscalers of the resource and of its Deployments."""
     served: frozenset[str] = frozenset()
     """Those of monitoring.MONITORING_KINDS whose definitions are installed."""
+    balancer: str = ""
+    """Name of the balancer in front of the replicas; empty: that of the resource."""
 
     warnings: Mapping[str, str] = field(default_factory=dict)
     """By the name of a pod whose containers are not made: what Kubernetes says about it."""
@@ -65,8 +67,9 @@ class Replicas:
 
 def deployment_of(observed: Observed, name: str, component: Component) -> KubernetesObject | None:
     """The Deployment of a component of the FastGenDeployment `name`."""
-    child = names.replica_name if component is Component.REPLICA else names.balancer_name
-    return observed.children.get(("Deployment", child(name)))
+    if component is Component.REPLICA:
+        return observed.children.get(("Deployment", names.replica_name(name)))
+    return observed.children.get(("Deployment", names.balancer_name(observed.balancer or name)))
 
 
 def replicas_of(deployment: KubernetesObject | None) -> Replicas:

@@ -38,13 +38,16 @@ def owner_of(resource: KubernetesObject) -> Owner:
 
 def owner_reference(owner: Owner) -> KubernetesObject:
     """The reference by which the garbage collector deletes a child with its owner."""
+    return sharer_reference(owner) | {"controller": True, "blockOwnerDeletion": True}
+
+
+def sharer_reference(owner: Owner) -> KubernetesObject:
+    """The reference of one owner of several: the object goes with the last of them."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "name": owner.name,
         "uid": owner.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

@@ -3,26 +3,26 @@
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject, Rollout, Spec, wakes
 from fastgen_operator.applying import APPLY_REJECTED, Applier, Memory, Result
+from fastgen_operator.asking import with_claim, with_warnings
+from fastgen_operator.balancer_applying import BalancerApplier
 from fastgen_operator.children import Id, id_of, make_children
 from fastgen_operator.cluster import Cluster
 from fastgen_operator.cluster_error import ClusterError
-from fastgen_operator.delivery import Delivery, foreign_claim_name
-from fastgen_operator.delivery_seen import CLAIM
+from fastgen_operator.delivery import Delivery
 from fastgen_operator.delivery_state import delivery_of
 from fastgen_operator.internal_error import CRASHES_TO_TELL, tell_internal_error
-from fastgen_operator.kinds import is_object_name
+from fastgen_operator.kinds import is_of_balancer
 from fastgen_operator.merge import TemplateError
-from fastgen_operator.mounts import mount_warning, pods_to_ask_about
 from fastgen_operator.observed import Observed, Problem, deployment_of
 from fastgen_operator.obsolete import obsolete_conditions
 from fastgen_operator.owner import Owner, owner_of
-from fastgen_operator.ownership import Ownership, conflict, ownership_of
+from fastgen_operator.party import Party, Surroundings
 from fastgen_operator.pause import missing_children
 from fastgen_operator.queue import Key
 from fastgen_operator.rollout import RolloutDecision, decide_rollout, rollout_state
@@ -38,6 +38,7 @@ from fastgen_operator.status import (
     status_of,
 )
 from fastgen_operator.template_trial import POD_TEMPLATE_REJECTED
+from fastgen_operator.unsettled import RejectedError, UnsettledError
 
 CLAIM_IMMUTABLE: Final = "ClaimImmutable"
 WAITING_FOR_DELETION: Final = "WaitingForDeletion"
@@ -48,14 +49,6 @@ REJECTED: Final = (APPLY_REJECTED, POD_TEMPLATE_REJECTED)
 """What the API server refused: another time it may not, so it is tried again."""
 
 log = logging.getLogger(__name__)
-
-
-class UnsettledError(Exception):
-    """The reconcile must be tried again; the message says why."""
-
-
-class RejectedError(UnsettledError):
-    """The API server refuses what the spec makes, and will again until somebody changes it."""
 
 
 class Reconciler:
@@ -71,6 +64,7 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._applier = Applier(cluster, settings, clock)
+        self._balancers = BalancerApplier(cluster, settings, self._applier)
         self._memories: dict[Key, Memory] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -101,11 +95,13 @@ class Reconciler:
             return None
         owner = owner_of(resource)
         memory = self._memories.setdefault(key, Memory())
-        observed, warned_again = await self._with_warnings(self._cluster.observe(owner))
+        observed, warned_again = await with_warnings(
+            self._cluster, self._cluster.observe(owner), self._clock()
+        )
         spec = read_spec(resource["spec"])
         trouble: Exception | None = None
         if owner.paused:
-            result = Result(observed, missing=self._missing(owner, spec, resource, observed))
+            result = self._while_paused(owner, spec, resource, observed)
         elif isinstance(spec, Problem):
             result = Result(observed, spec)
         else:
@@ -122,6 +118,7 @@ class Reconciler:
             delivery=result.delivery,
             missing=result.missing,
             rollout=course,
+            broken_routes=result.broken_routes,
         )
         await self._report(owner, resource, result, memory, outcome)
         if trouble:
@@ -132,15 +129,6 @@ class Reconciler:
         again = (course.again, warned_again, result.again, delivered_again)
         times = [each for each in again if each is not None]
         return min(times).total_seconds() if times else None
-
-    async def _with_warnings(self, observed: Observed) -> tuple[Observed, timedelta | None]:
-        """Adds what is said about pods that wait for their volumes, and when to look again."""
-        pods, again = pods_to_ask_about(observed, self._clock())
-        told = {}
-        for pod in pods:
-            if words := mount_warning(await self._cluster.warnings_about(pod), pod):
-                told[pod["metadata"]["name"]] = words
-        return (replace(observed, warnings=told) if told else observed), again
 
     def _course(
         self, owner: Owner, rollout: Rollout, observed: Observed, memory: Memory
@@ -184,69 +172,86 @@ class Reconciler:
         observed: Observed,
         memory: Memory,
     ) -> Result:
-        observed = await self._with_claim(owner, spec, observed)
-        previous = resource.get("status") or {}
-        delivery = delivery_of(owner, spec, self._settings, observed, previous, self._clock())
-        children = declared_children(owner, spec, self._settings, delivery, observed.served)
+        standing = self._balancers.standing(owner, resource)
+        if standing.exclusion:
+            return Result(observed, standing.exclusion, broken_routes=standing.broken_routes)
+        observed = await with_claim(self._cluster, owner, spec, observed)
+        around = standing.surroundings
+        delivery, children = self._declared(owner, spec, resource, observed, around)
         if isinstance(children, Problem):
             return Result(observed, children, delivery=delivery)
-        result = await self._apply_declared(owner, spec, children, delivery, observed, memory)
-        failure = result.failure
+        if around.party.is_shared:
+            shared = await self._balancers.apply(owner, resource, memory)
+            if shared.failure:
+                return replace(shared, delivery=delivery)
+            observed = replace(observed, children=shared.observed.children)
+        else:
+            shared = Result(observed)
+        result = await self._apply_declared(
+            owner, spec, around.party, children, delivery, observed, memory
+        )
+        failure = result.failure or standing.complaint
         if failure is None and delivery.claim_problem:
             failure = Problem(CLAIM_IMMUTABLE, delivery.claim_problem)
-        return replace(result, delivery=delivery, failure=failure)
+        return replace(
+            result,
+            delivery=delivery,
+            failure=failure,
+            upgrade=result.upgrade or shared.upgrade,
+            broken_routes=standing.broken_routes,
+        )
 
-    def _missing(
+    def _while_paused(
         self, owner: Owner, spec: Spec | Problem, resource: KubernetesObject, observed: Observed
-    ) -> tuple[Id, ...]:
-        """What a paused deployment lacks of what would be made."""
+    ) -> Result:
+        """What a paused deployment lacks of what would be made, and which routes lead nowhere."""
         if isinstance(spec, Problem):
-            return ()
+            return Result(observed)
+        standing = self._balancers.standing(owner, resource)
+        missing: tuple[Id, ...] = ()
+        if not standing.exclusion:
+            _, children = self._declared(owner, spec, resource, observed, standing.surroundings)
+            missing = () if isinstance(children, Problem) else missing_children(children, observed)
+        return Result(observed, missing=missing, broken_routes=standing.broken_routes)
+
+    def _declared(
+        self,
+        owner: Owner,
+        spec: Spec,
+        resource: KubernetesObject,
+        observed: Observed,
+        around: Surroundings,
+    ) -> tuple[Delivery, tuple[KubernetesObject, ...] | Problem]:
+        """How far the model is, and the children that the spec asks for meanwhile."""
         previous = resource.get("status") or {}
         delivery = delivery_of(owner, spec, self._settings, observed, previous, self._clock())
-        children = declared_children(owner, spec, self._settings, delivery, observed.served)
-        return () if isinstance(children, Problem) else missing_children(children, observed)
-
-    async def _with_claim(self, owner: Owner, spec: Spec, observed: Observed) -> Observed:
-        """Adds the claim of the user's that the spec names: it does not carry our labels."""
-        name = foreign_claim_name(owner.name, spec.model)
-        if name is None or (CLAIM, name) in observed.children or not is_object_name(name):
-            return observed
-        found = await self._cluster.get(CLAIM, owner.namespace, name)
-        if found is None:
-            return observed
-        return replace(observed, children={**observed.children, (CLAIM, name): found})
+        served = observed.served
+        return delivery, declared_children(owner, spec, self._settings, delivery, served, around)
 
     async def _apply_declared(
         self,
         owner: Owner,
         spec: Spec,
+        party: Party,
         children: tuple[KubernetesObject, ...],
         delivery: Delivery,
         observed: Observed,
         memory: Memory,
     ) -> Result:
-        current: dict[Id, KubernetesObject | None] = {}
-        for child in children:
-            kind, name = id_of(child)
-            # Objects of others do not carry our labels, so no watch tells about them.
-            found = observed.children.get((kind, name)) or await self._cluster.get(
-                kind, owner.namespace, name
-            )
-            match ownership_of(owner, found):
-                case Ownership.FOREIGN:
-                    return Result(observed, conflict(found, owner))
-                case Ownership.LEAVING:
-                    raise UnsettledError(f"{kind} {name} is still being deleted")
-            current[kind, name] = found
+        """Applies the children, those of a shared balancer apart, and takes away what is none."""
+        own = tuple(
+            each for each in children if not (party.is_shared and is_of_balancer(each, party.name))
+        )
+        current = await self._applier.claimed(owner, party, own, observed)
+        if isinstance(current, Problem):
+            return Result(observed, current)
         if refused := await self._applier.try_template(owner, spec, delivery, observed, memory):
             return Result(observed, refused)
         course = self._course(owner, spec.rollout, observed, memory)
-        result = await self._applier.apply_children(
-            owner, children, current, observed, memory, course
-        )
+        result = await self._applier.apply_children(owner, own, current, observed, memory, course)
         if result.failure is None:
-            await self._applier.prune(owner, set(current) | delivery.kept, observed)
+            wanted = {id_of(each) for each in children} | delivery.kept
+            await self._applier.prune(owner, wanted, observed)
         return result
 
     async def _report(
@@ -281,9 +286,10 @@ def declared_children(
     settings: Settings,
     delivery: Delivery | None = None,
     served: Collection[str] = (),
+    surroundings: Surroundings | None = None,
 ) -> tuple[KubernetesObject, ...] | Problem:
     """The children of a spec, or what is wrong with the spec."""
     try:
-        return make_children(owner, spec, settings, delivery, served)
+        return make_children(owner, spec, settings, delivery, served, surroundings)
     except TemplateError as error:
         return Problem(error.reason, str(error))

@@ -42,6 +42,8 @@ class Outcome:
     missing: tuple[Id, ...] = ()
     """Children that somebody has taken away from a paused deployment."""
     rollout: RolloutDecision = field(default_factory=RolloutDecision)
+    broken_routes: Problem | None = None
+    """Which of its routes lead nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Situation:
     rollout: RolloutDecision
     foreign_scaler: Problem | None
     """Whose autoscaler sets the replicas of one of the Deployments."""
+    broken_routes: Problem | None
     applied: bool
     """Whether the children are those of the latest generation."""
 
@@ -132,7 +135,10 @@ def situation_of(
         wakes=outcome.wakes,
         delivery=outcome.delivery,
         rollout=outcome.rollout,
-        foreign_scaler=scaler_problem(observed.scalers, owner.name),
+        foreign_scaler=scaler_problem(
+            observed.scalers, owner.name, observed.balancer or owner.name
+        ),
+        broken_routes=outcome.broken_routes,
         applied=applied,
     )
 

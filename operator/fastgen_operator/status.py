@@ -27,6 +27,7 @@ OUR_CONDITIONS: Final = frozenset(
         Condition.MODEL_READY,
         Condition.ROLLOUT_BLOCKED,
         Condition.CAPACITY_BLOCKED,
+        Condition.ROUTE_BLOCKED,
         Condition.UPGRADE_AVAILABLE,
         Condition.SCALING_FROZEN,
         Condition.FOREIGN_SCALER,
@@ -87,7 +88,7 @@ def status_of(
         "readyReplicas": situation.replicas.ready,
         "updatedReplicas": situation.replicas.updated,
         "selector": _selector(owner),
-        "url": names.url(owner.name, owner.namespace, tls=_speaks_tls(observed, owner)),
+        "url": _url(observed, owner),
         "runtimeImage": _runtime_image(observed, owner),
         "coldStartSeconds": _cold_start(observed, owner, previous),
         "model": _model(situation, previous),
@@ -157,7 +158,7 @@ def _is_warning(condition: KubernetesObject) -> bool:
     match condition["type"]:
         case Condition.STALLED | Condition.FOREIGN_SCALER:
             return bool(condition["status"] == "True")
-        case Condition.CAPACITY_BLOCKED | Condition.ROLLOUT_BLOCKED:
+        case Condition.CAPACITY_BLOCKED | Condition.ROLLOUT_BLOCKED | Condition.ROUTE_BLOCKED:
             return bool(condition["status"] == "True")
         case Condition.READY | Condition.MODEL_READY:
             return condition["status"] == "False" and condition["reason"] in AILMENTS
@@ -199,9 +200,12 @@ def _runtime_image(observed: Observed, owner: Owner) -> str | None:
     return next((each.get("image") for each in containers if each["name"] == CONTAINER), None)
 
 
-def _speaks_tls(observed: Observed, owner: Owner) -> bool:
-    service = observed.children.get(("Service", names.service_name(owner.name))) or {}
-    return any(port.get("name") == "https" for port in service.get("spec", {}).get("ports") or ())
+def _url(observed: Observed, owner: Owner) -> str:
+    balancer = observed.balancer or owner.name
+    service = observed.children.get(("Service", names.service_name(balancer))) or {}
+    ports = service.get("spec", {}).get("ports") or ()
+    speaks_tls = any(port.get("name") == "https" for port in ports)
+    return names.url(balancer, owner.namespace, tls=speaks_tls)
 
 
 def _cold_start(observed: Observed, owner: Owner, previous: KubernetesObject) -> int | None:

@@ -1,172 +1,23 @@
 """What the API server holds of our objects, as far as we were told."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
-
-import msgspec
+from collections.abc import Iterable, Iterator, Mapping
 
 from fastgen_api import names
-from fastgen_api.foreign_scaler import AUTOSCALER_KIND, foreign_scalers
+from fastgen_api.foreign_scaler import AUTOSCALER_KIND, ForeignScaler, foreign_scalers
 from fastgen_api.spec import KubernetesObject
+from fastgen_operator.bonds import Bond, related
 from fastgen_operator.children import id_of
 from fastgen_operator.kinds import (
     ALL_NAMESPACES,
     OWN_KINDS,
     WATCHED_KINDS,
-    deployment_of,
-    version_of,
+    is_of_balancer,
+    owning_deployments,
 )
 from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.observed import Observed
-from fastgen_operator.obsolete import is_our_status
 from fastgen_operator.queue import Key
-
-Ref: TypeAlias = tuple[str, str]
-"""Namespace and name of an object; its kind is the shelf's."""
-
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder().decode
-
-
-class HistoryError(Exception):
-    """The API server is at an earlier version than before, as after a restored backup."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    version: int
-    key: Key
-    text: bytes
-    """JSON: a tenth of the memory that the same dicts take, and nobody can change it."""
-
-
-class Shelf:
-    """The objects of one kind in one namespace, or in all.
-
-    What is told by a list, by a watch and by the answers to our own writes comes in any order, and
-    the newest version of an object stays. `version` is how far list and watch have come: an object
-    that is not here and not newer than that has been deleted.
-    """
-
-    def __init__(self, kind: str, scope: str) -> None:
-        self.kind = kind
-        self.scope = scope
-        self.version = 0
-        self.is_filled = False
-        """Whether it was listed since the last `clear`."""
-        self.is_served = True
-        """Whether the API server knows the kind."""
-        self._entries: dict[Ref, _Entry] = {}
-        self._refs: dict[Key, set[Ref]] = {}
-        self._deleted: dict[Ref, int] | None = None
-        """While a list is on its way: what was deleted since it began, and at which version."""
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, found: KubernetesObject) -> tuple[Key, ...]:
-        """Takes an event or an answer; returns the deployments for which it is news."""
-        ref, version = _ref_of(found), _version_of(found)
-        entry = self._entries.get(ref)
-        known = entry.version if entry else self.version
-        return self._set(ref, version, found) if version > known else ()
-
-    def remove(self, found: KubernetesObject) -> tuple[Key, ...]:
-        """Takes the event of a deletion; returns the deployments for which it is news."""
-        ref, version = _ref_of(found), _version_of(found)
-        if self._deleted is not None:
-            self._deleted[ref] = version
-        entry = self._entries.get(ref)
-        return self._drop(ref) if entry and entry.version <= version else ()
-
-    def versions(self) -> dict[Key, int]:
-        """Of each deployment that has something here, the newest version."""
-        return {
-            key: max(self._entries[ref].version for ref in refs) for key, refs in self._refs.items()
-        }
-
-    def reach(self, version: str) -> None:
-        """List and watch have come as far as this version."""
-        self.version = max(self.version, int(version))
-
-    def clear(self) -> tuple[Key, ...]:
-        """Forgets everything; returns the deployments that had something here."""
-        keys = tuple(self._refs)
-        self._entries.clear()
-        self._refs.clear()
-        self._deleted = None
-        self.version = 0
-        self.is_filled = False
-        return keys
-
-    def begin_list(self) -> "Listing":
-        """Begins to take a complete list."""
-        self._deleted = {}
-        return Listing(self)
-
-    def of(self, key: Key) -> Iterator[KubernetesObject]:
-        """The objects of a deployment, by name; each a copy of its own."""
-        for ref in sorted(self._refs.get(key, ())):
-            yield _decode(self._entries[ref].text)
-
-    def _set(self, ref: Ref, version: int, found: KubernetesObject) -> tuple[Key, ...]:
-        before = self._drop(ref)
-        deployment = deployment_of(self.kind, found)
-        if not deployment:
-            return before
-        key = (ref[0], deployment)
-        self._entries[ref] = _Entry(version, key, _encode(_kept(self.kind, found)))
-        self._refs.setdefault(key, set()).add(ref)
-        return tuple(dict.fromkeys((*before, key)))
-
-    def _drop(self, ref: Ref) -> tuple[Key, ...]:
-        entry = self._entries.pop(ref, None)
-        if entry is None:
-            return ()
-        refs = self._refs[entry.key]
-        refs.discard(ref)
-        if not refs:
-            del self._refs[entry.key]
-        return (entry.key,)
-
-
-class Listing:
-    """A complete list on its way into a shelf, page by page."""
-
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-        self._seen: set[Ref] = set()
-
-    def add(self, found: KubernetesObject) -> tuple[Key, ...]:
-        """Takes one object; returns the deployments for which it is news."""
-        shelf, ref, version = self._shelf, _ref_of(found), _version_of(found)
-        self._seen.add(ref)
-        entry = shelf._entries.get(ref)
-        known = entry.version if entry else (shelf._deleted or {}).get(ref, 0)
-        return shelf._set(ref, version, found) if version > known else ()
-
-    def end(self, version: str) -> tuple[Key, ...]:
-        """Drops what the list did not have; returns the deployments that lost something.
-
-        Raises HistoryError when the list is older than what was known: nothing of it is taken for
-        granted then, and the shelf is empty.
-        """
-        shelf, reached = self._shelf, int(version)
-        if reached < shelf.version:
-            was = shelf.version
-            shelf.clear()
-            raise HistoryError(f"{shelf.kind}: version {reached} after {was}")
-        gone = [
-            ref
-            for ref, entry in shelf._entries.items()
-            if ref not in self._seen and entry.version <= reached
-        ]
-        keys = [key for ref in gone for key in shelf._drop(ref)]
-        shelf._deleted = None
-        shelf.reach(version)
-        shelf.is_filled = True
-        return tuple(dict.fromkeys(keys))
+from fastgen_operator.shelf import Shelf
 
 
 class Store:
@@ -213,15 +64,57 @@ class Store:
         """The FastGenDeployment, or None."""
         return next(iter(self._of(names.KIND, key)), None)
 
+    def bonds(self, namespace: str) -> Mapping[str, Bond]:
+        """What ties the FastGenDeployments of a namespace to one another, by their names."""
+        shelf = self.shelf(names.KIND, namespace)
+        return {} if shelf is None else shelf.bonds(namespace)
+
+    def neighbours(self, key: Key) -> tuple[KubernetesObject, ...]:
+        """The FastGenDeployments by which the objects of this one are made, itself included."""
+        found = sorted(related(key[1], self.bonds(key[0])))
+        resources = (self.resource((key[0], name)) for name in found)
+        return tuple(each for each in resources if each is not None)
+
     def observe(self, key: Key) -> Observed:
-        """All that the shelves hold of a deployment."""
-        children = (child for kind in OWN_KINDS for child in self._of(kind, key))
+        """All that the shelves hold of a deployment, its balancer and what it is an owner of."""
         return Observed(
-            children={id_of(child): child for child in children},
-            pods=tuple(self._of("Pod", key)),
-            scalers=foreign_scalers(self._of(AUTOSCALER_KIND, key), key[1]),
+            children={
+                id_of(child): child for kind in OWN_KINDS for child in self._around(kind, key)
+            },
+            pods=tuple(self._around("Pod", key)),
+            scalers=tuple(self._scalers(key)),
             served=frozenset(kind for kind in MONITORING_KINDS if self._serves(kind, key[0])),
+            balancer=self._balancer(key)[1],
         )
+
+    def _around(self, kind: str, key: Key) -> Iterator[KubernetesObject]:
+        """Objects of the deployment itself, then those of a balancer of another name."""
+        balancer = self._balancer(key)
+        for found in self._of(kind, key):
+            # A balancer that others share may bear the name of this deployment, which is no member.
+            if balancer == key or not is_of_balancer(found, key[1]) or _owns(key[1], found):
+                yield found
+        if balancer != key:
+            others = self._of(kind, balancer)
+            yield from (each for each in others if is_of_balancer(each, balancer[1]))
+
+    def sharers(self, key: Key) -> tuple[Key, ...]:
+        """The FastGenDeployments whose balancer has this name."""
+        bonds = self.bonds(key[0])
+        return tuple((key[0], name) for name, each in bonds.items() if each.balancer == key[1])
+
+    def _balancer(self, key: Key) -> Key:
+        bond = self.bonds(key[0]).get(key[1])
+        return (key[0], bond.balancer if bond else key[1])
+
+    def _scalers(self, key: Key) -> Iterator[ForeignScaler]:
+        """Those of the resource and its replicas, and those of the balancer in front of them."""
+        balancer = self._balancer(key)
+        for owner in dict.fromkeys((key, balancer)):
+            for scaler in foreign_scalers(self._of(AUTOSCALER_KIND, owner), owner[1]):
+                is_of_its_balancer = scaler.target_name == names.balancer_name(owner[1])
+                if owner == (balancer if is_of_its_balancer else key):
+                    yield scaler
 
     def _of(self, kind: str, key: Key) -> Iterator[KubernetesObject]:
         shelf = self.shelf(kind, key[0])
@@ -232,21 +125,5 @@ class Store:
         return shelf is not None and shelf.is_served and shelf.is_filled
 
 
-def _ref_of(found: KubernetesObject) -> Ref:
-    metadata = found["metadata"]
-    return metadata["namespace"], metadata["name"]
-
-
-def _version_of(found: KubernetesObject) -> int:
-    # Clients may compare versions of one kind: Kubernetes promises that they are growing numbers.
-    return int(found["metadata"]["resourceVersion"])
-
-
-def _kept(kind: str, found: KubernetesObject) -> dict[str, Any]:
-    """What is kept: who wrote which field is asked only of our own status."""
-    metadata = {name: each for name, each in found["metadata"].items() if name != "managedFields"}
-    if kind == names.KIND:
-        managed = found["metadata"].get("managedFields") or ()
-        metadata["managedFields"] = [each for each in managed if is_our_status(each)]
-    # Items of a list do not tell their kind.
-    return {"apiVersion": version_of(kind), "kind": kind, **found, "metadata": metadata}
+def _owns(name: str, found: KubernetesObject) -> bool:
+    return name in (each["name"] for each in owning_deployments(found))

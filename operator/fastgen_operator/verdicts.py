@@ -46,6 +46,9 @@ def verdicts(situation: Situation) -> Iterator[Verdict]:
     if situation.unschedulable:
         found = situation.unschedulable
         yield Verdict(Condition.CAPACITY_BLOCKED, True, found.reason, found.message)
+    if situation.broken_routes:
+        found = situation.broken_routes
+        yield Verdict(Condition.ROUTE_BLOCKED, True, found.reason, found.message)
     if situation.upgrade:
         yield Verdict(Condition.UPGRADE_AVAILABLE, True, "OperatorUpgraded", situation.upgrade)
     if situation.frozen:

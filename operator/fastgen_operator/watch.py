@@ -21,7 +21,7 @@ from fastgen_operator.health import WATCH_LIMIT_SECONDS
 from fastgen_operator.kinds import OUR_LABELS, is_labelled, path_of
 from fastgen_operator.monitoring import MONITORING_KINDS
 from fastgen_operator.queue import Key
-from fastgen_operator.store import HistoryError, Shelf
+from fastgen_operator.shelf import HistoryError, Shelf
 
 SERVER_SECONDS: Final = 240
 """After about this the API server ends a watch; the next one begins where it ended."""

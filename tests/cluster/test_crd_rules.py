@@ -27,13 +27,6 @@ UNSUPPORTED = [
     ("engine/dtype", "Float16", "spec.engine.dtype"),
     ("engine/quantization", "Int8", "spec.engine.quantization"),
     ("engine/quantization", "FP8", "spec.engine.quantization"),
-    ("balancer/name", "shared", "spec.balancer.name"),
-    ("balancer/routes", [], "spec.balancer.routes"),
-    (
-        "balancer/routes",
-        [{"match": {"minPromptTokens": 5}, "deployment": "b"}],
-        "spec.balancer.routes",
-    ),
 ]
 
 
@@ -62,6 +55,17 @@ def _strings(node: Any) -> Iterator[str]:
     elif isinstance(node, dict | list):
         for child in node.values() if isinstance(node, dict) else node:
             yield from _strings(child)
+
+
+LONG = {"minPromptTokens": 5}
+
+
+def route(match: dict[str, Any], deployment: str = "b") -> dict[str, Any]:
+    return {"match": match, "deployment": deployment}
+
+
+def header(name: str, value: str = "batch") -> dict[str, Any]:
+    return route({"header": {"name": name, "value": value}})
 
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -182,6 +186,31 @@ WRONG: list[tuple[str, Any, str]] = [
         "spec.scaling.behavior.scaleUp.stabilizationWindowSeconds",
     ),
     ("balancer/replicas", 0, "spec.balancer.replicas"),
+    ("balancer/name", "Models", "spec.balancer.name names a Service"),
+    ("balancer/name", "a.b", "spec.balancer.name names a Service"),
+    ("balancer/name", "1a", "spec.balancer.name names a Service"),
+    ("balancer/name", "chat-replica", "spec.balancer.name must not end with -replica"),
+    ("balancer/name", "a" * 49, "spec.balancer.name"),
+    ("balancer/routes", [{"match": LONG}], "spec.balancer.routes[0].deployment"),
+    ("balancer/routes", [{"deployment": "b"}], "spec.balancer.routes[0].match"),
+    ("balancer/routes", [route({})], "needs header, minPromptTokens or both"),
+    ("balancer/routes", [route(LONG, "m")], "must not name the FastGenDeployment itself"),
+    ("balancer/routes", [route(LONG, "B")], "must be the name of a FastGenDeployment"),
+    ("balancer/routes", [route(LONG, "")], "spec.balancer.routes[0].deployment"),
+    ("balancer/routes", [route(LONG), route(LONG, "c")], "holds the same match twice"),
+    ("balancer/routes", [route({"minPromptTokens": 0})], "minPromptTokens"),
+    ("balancer/routes", [route({"header": {"name": "a"}})], "match.header.value"),
+    ("balancer/routes", [header("a", "")], "match.header.value"),
+    ("balancer/routes", [header("a b")], "must be the name of a header"),
+    ("balancer/routes", [header(":path")], "must be the name of a header"),
+    ("balancer/routes", [header("Authorization")], "must not be authorization"),
+    ("balancer/routes", [header("X-FastGen-Client")], "is a header of FastGen's own"),
+    ("balancer/routes", [header("x-fastgen-model-judged")], "is a header of FastGen's own"),
+    (
+        "balancer/routes",
+        [route({"minPromptTokens": number}) for number in range(1, 18)],
+        "spec.balancer.routes",
+    ),
     ("balancer/maxQueuedRequests", -1, "spec.balancer.maxQueuedRequests"),
     ("balancer/apiKeys", {}, "spec.balancer.apiKeys.secretName"),
     ("balancer/tls", {}, "spec.balancer.tls.secretName"),
@@ -291,6 +320,19 @@ RIGHT: list[tuple[str, Any]] = [
     ("scaling/behavior/scaleDown", {"selectPolicy": "Disabled"}),
     ("balancer", {"apiKeys": {"secretName": "a.b"}, "tls": {"secretName": "c"}}),
     ("balancer/endpointPicker", True),
+    ("balancer/name", "models"),
+    ("balancer/name", "m"),
+    ("balancer/name", "a" * 48),
+    ("balancer/routes", []),
+    ("balancer/routes", [route(LONG), header("x-fastgen-class"), header("x-fastgen-class", "c")]),
+    ("balancer/routes", [route(LONG | {"header": {"name": "X_1.~", "value": "a b"}}, "m-1")]),
+    (
+        "balancer/routes",
+        [
+            route({"minPromptTokens": number, "header": {"name": "a" * 256, "value": "b" * 1024}})
+            for number in range(1, 17)
+        ],
+    ),
     ("balancer", {"apiKeys": {"secretName": "a"}, "endpointPicker": True}),
     ("balancer", {"name": "", "replicas": 1, "routing": "LeastTokens", "maxQueuedRequests": 0}),
     ("rollout", {"maxSurge": 0, "maxUnavailable": "25%"}),

@@ -25,10 +25,20 @@ TAINT = f"{RESOURCE}=present:NoSchedule"
 def test_every_example_becomes_objects_that_the_api_server_takes(
     operator: OperatorProcess, path: Path
 ) -> None:
-    resource = yaml.safe_load(path.read_text())
-    name = resource["metadata"]["name"]
     operator.kubectl("apply", "-f", str(path))
-    wait_until("the balancer", lambda: operator.find("deployment", f"{name}-balancer"), seconds=30)
+    resources = list(yaml.safe_load_all(path.read_text()))
+    for resource in resources:
+        has_children(operator, resource)
+    for resource in resources:
+        delete(operator, resource["metadata"]["name"])
+
+
+def has_children(operator: OperatorProcess, resource: dict[str, Any]) -> None:
+    name = resource["metadata"]["name"]
+    balancer = resource["spec"].get("balancer", {}).get("name") or name
+    wait_until(
+        "the balancer", lambda: operator.find("deployment", f"{balancer}-balancer"), seconds=30
+    )
     if resource["spec"]["model"]["source"].startswith("file:"):
         wait_until("replicas", lambda: operator.find("deployment", f"{name}-replica"), seconds=30)
     else:
@@ -36,7 +46,8 @@ def test_every_example_becomes_objects_that_the_api_server_takes(
         wait_until("a download", lambda: jobs(operator, name), seconds=30)
     wait_until("a status", lambda: operator.condition(name, "Stalled"), seconds=30)
     assert operator.condition(name, "Stalled")["status"] == "False"
-    delete(operator, name)
+    # What is applied together comes one after the other: a route may have had no end at first.
+    wait_until("all routes", lambda: not operator.condition(name, "RouteBlocked"), seconds=30)
 
 
 def jobs(operator: OperatorProcess, name: str) -> Any:

@@ -72,11 +72,21 @@ HEALTHY: Final = ENDPOINTS | REPLICAS
 GOOD = {"good": 100, "error": 0}
 BROKEN = {"good": 0, "error": 100}
 
+
+def of_a_neighbour(series: Series) -> Series:
+    """The same series as the same pods tell them of another deployment."""
+    return {name.replace('deployment="chat"', 'deployment="code"'): values
+            for name, values in series.items()}  # fmt: skip
+
+
 SCENES: list[tuple[str, str, Series, dict[str, set[str]]]] = [
     # What, the target in percent, the series, and which alerts fire at which time: no others.
     ("no traffic", "99", HEALTHY | requests(good=0, error=0), {"2m": set(), "3h": set()}),
     ("three nines held by steady traffic", "99.9", HEALTHY | requests(good=1000, error=0.9),
      {"5m": set(), "1h": set(), "5h": set()}),
+    ("all requests fail of a neighbour behind the same balancer", "99",
+     HEALTHY | requests(good=10) | of_a_neighbour(ENDPOINTS | requests(**BROKEN)),
+     {"3m": set(), "40m": set()}),
     ("only clients err", "99", HEALTHY | requests(good=10, excluded=1000), {"3h": set()}),
     ("all requests fail from one moment on", "99",
      HEALTHY | requests(Phase(2 * HOUR, GOOD), Phase(HOUR, BROKEN)),

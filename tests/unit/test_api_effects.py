@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from fastgen_api.spec import Spec, parse
+from fastgen_api.sharing import Declared, balancer_of
+from fastgen_api.spec import Model, Spec, parse
 from fastgen_balancer import leader
+from fastgen_balancer.roster import roster_of
 from fastgen_balancer.scaling_policy import policy_of
 from fastgen_balancer.settings import settings_of
 from fastgen_operator.children import make_children
@@ -68,6 +70,11 @@ EXAMPLE: dict[str, Any] = {
         "apiKeys": {"secretName": "keys"},
         "tls": {"secretName": "tls"},
         "endpointPicker": False,
+        "name": "models",
+        "routes": [
+            {"match": {"header": {"name": "x-class", "value": "batch"}, "minPromptTokens": 1000},
+             "deployment": "batch"},
+        ],
     },
     "rollout": {
         "strategy": "Auto",
@@ -176,6 +183,11 @@ CHANGED: dict[str, Any] = {
     "spec.balancer.apiKeys.secretName": "other",
     "spec.balancer.tls.secretName": "other",
     "spec.balancer.endpointPicker": True,
+    "spec.balancer.name": "others",
+    "spec.balancer.routes[].match.header.name": "x-kind",
+    "spec.balancer.routes[].match.header.value": "bulk",
+    "spec.balancer.routes[].match.minPromptTokens": 2000,
+    "spec.balancer.routes[].deployment": "bulk",
     "spec.rollout.strategy": "InPlace",
     "spec.rollout.maxSurge": 2,
     "spec.rollout.maxUnavailable": 1,
@@ -240,11 +252,19 @@ def effects(raw: dict[str, Any]) -> dict[str, Any]:
     return {
         "operator": children(spec),
         "picker": settings_of(spec),
+        "routes": ways(spec),
         # The key is a fingerprint of fields that others heed.
         "autoscaler": replace(policy_of(spec, None), capacity_key=""),
         "replica": judged(spec),
         "leader": spec.scaling.prometheus.url,
     }
+
+
+def ways(spec: Spec) -> object:
+    """Where the picker leads requests, where the routes' ends are there."""
+    others = (Declared(name, "", Spec(Model("file:///m"))) for name in ("batch", "bulk"))
+    found = roster_of(balancer_of(OWNER.name, spec), (Declared(OWNER.name, "", spec), *others), 1.0)
+    return [each.routes for each in found.entries]
 
 
 def children(spec: Spec) -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fastgen_api import names
-from fastgen_api.spec import parse
 from fastgen_operator.children import make_children
-from fastgen_operator.owner import Owner
+from fastgen_operator.party import surroundings_of
 from fastgen_operator.settings import Images, Settings, settings_from
+from fastgen_operator.standing import neighbours_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts" / "fastgen"
@@ -204,10 +204,18 @@ def test_operator_writes_nothing_of_the_resource_but_its_status() -> None:
 )
 def test_operator_holds_what_it_does_and_what_it_grants(path: Path) -> None:
     """The API server lets nobody grant a right that they do not hold themselves."""
-    resource = yaml.safe_load(path.read_text())
-    owner = Owner(name=resource["metadata"]["name"], namespace="models", uid="1")
     settings = Settings(images=Images(runtime="runtime:1", control="control:1"))
-    children = make_children(owner, parse(resource["spec"]), settings)
+    resources = list(yaml.safe_load_all(path.read_text()))
+    for resource in resources:
+        resource["metadata"] |= {"namespace": "models", "uid": resource["metadata"]["name"]}
+    members = neighbours_of(resources)
+    children = [
+        child
+        for each in members
+        for child in make_children(
+            each.owner, each.spec, settings, None, (), surroundings_of(each.owner, members)
+        )
+    ]
     granted = [rule for child in children if child["kind"] == "Role" for rule in child["rules"]]
     assert granted
     held = permissions(operator_rules())
@@ -282,6 +290,10 @@ def test_stream_test_calls_the_url_of_the_api() -> None:
     assert stream_test["base_url"](environment) == names.url("chat", "models")
     secured = environment | {"SCHEME": "https"}
     assert stream_test["base_url"](secured) == names.url("chat", "models", tls=True)
+    shared = environment | {"BALANCER": "all"}
+    assert stream_test["base_url"](shared) == names.url("all", "models")
+    client = stream_test["client_of"]("http://h", shared)
+    assert client.headers[names.Header.MODEL] == "chat"
 
 
 def test_stream_test_sends_the_key_of_its_secret(tmp_path: Path) -> None:

@@ -398,6 +398,23 @@ def test_events_of_parts_that_are_gone_are_told_and_those_of_others_are_not() ->
     assert {each.about for each in found} == set(ours)
 
 
+def test_events_of_a_shared_balancers_parts_are_told() -> None:
+    ours, others = "models-balancer-6b8f9c7d5-x2v9q", "chat-balancer-6b8f9c7d5-x2v9q"
+    events = tuple(event(name, ("Pod", name)) for name in (ours, others))
+    shared = resource({"balancer": {"name": "models"}})
+    assert {each.about for each in explain(facts(shared, events=events), NOW).events} == {ours}
+
+
+def test_a_route_that_leads_nowhere_is_told_of_what_is_ready() -> None:
+    words = "batch in spec.balancer.routes is no FastGenDeployment of this namespace"
+    found = resource(conditions={"RouteBlocked": ("True", "RouteTargetMissing", words)})
+    explanation = explain(facts(found, pods=(pod(),)), NOW)
+    assert explanation.ready
+    assert [point.quote for point in explanation.problems] == [words]
+    assert "Create the FastGenDeployment" in explanation.advice[0].text
+    assert explanation.advice[0].command == "kubectl -n models edit fgd chat"
+
+
 def test_a_spec_of_another_version_is_no_reason_to_fall_silent() -> None:
     found = resource({"scaling": {"mode": "Predict"}}, {"Ready": UNREADY})
     explanation = explain(facts(found), NOW)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from fastgen_api.names import Metric, MetricLabel, Outcome
 from fastgen_cli.top_rows import Row, rows
-from fastgen_cli.top_sample import Figures, Sample, figures, quantile, read_sample
+from fastgen_cli.top_sample import Figures, Sample, figures, quantile, read_samples
 from fastgen_cli.top_table import COLUMNS, Picture, draw, fit, spark
 
 LABELS = (MetricLabel.DEPLOYMENT, MetricLabel.NAMESPACE)
@@ -40,21 +40,23 @@ def exposition(deployment: str = "chat", namespace: str = "models") -> str:
     return str(generate_latest(registry).decode())
 
 
-def test_a_sample_holds_what_one_pod_says_of_its_deployment() -> None:
+def test_a_sample_holds_what_one_pod_says_of_each_deployment() -> None:
     text = exposition() + exposition("other")
-    sample = read_sample(text, "chat", "models", 1.0)
+    found = read_samples(text, "models", 1.0)
+    assert set(found) == {"chat", "other"}, "a balancer may speak of several"
+    sample = found["chat"]
     assert sample.values == {
         Metric.RUNNING_REQUESTS: 3, Metric.WAITING_REQUESTS: 2, Metric.KV_USAGE: 0.25,
         Metric.OUTPUT_TOKENS: 500,
     }  # fmt: skip
     assert sample.outcomes[Outcome.GOOD] == 1
     assert sample.ttft == {0.1: 1, 1.0: 1, 5.0: 2, float("inf"): 2}
-    assert read_sample(text, "chat", "elsewhere", 1.0).values == {}
+    assert read_samples(text, "elsewhere", 1.0) == {}
 
 
 def test_text_that_is_no_exposition_is_refused() -> None:
     with pytest.raises(ValueError, match=r".+"):
-        read_sample("<html>not found</html>", "chat", "models", 1.0)
+        read_samples("<html>not found</html>", "models", 1.0)
 
 
 def sample(at: float, **counters: float) -> Sample:

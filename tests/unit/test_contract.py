@@ -79,6 +79,18 @@ def test_definition_limits_the_name_as_the_api_does() -> None:
     assert max(map(len, children)) <= 63
 
 
+def test_routes_match_no_header_that_clients_cannot_bring() -> None:
+    """What the balancer removes, or answers with, would never match."""
+    spec_fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    match = spec_fields["balancer"]["properties"]["routes"]["items"]["properties"]["match"]
+    rules = match["properties"]["header"]["properties"]["name"][RULES]
+    (told,) = [each["rule"] for each in rules if "x-fastgen-" in each["rule"]]
+    headers = {value for name, value in vars(names.Header).items() if name.isupper()}
+    ours = headers - {names.Header.REQUEST_ID, names.Header.MODEL}
+    refused = told.partition("x-fastgen-(")[2].partition(")")[0].split("|")
+    assert {f"x-fastgen-{each}" for each in refused} == ours
+
+
 def test_definition_tells_of_every_condition() -> None:
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     told = status["conditions"]["description"]

@@ -16,6 +16,7 @@ from fastgen_api.spec import (
     SLO,
     Balancer,
     Engine,
+    KubernetesObject,
     Model,
     PodTemplate,
     Rollout,
@@ -25,17 +26,18 @@ from fastgen_api.spec import (
     ScalingMode,
     Spec,
     TokenGap,
-    parse,
     replicas_wanted,
 )
-from fastgen_operator.children import CHILD_KINDS, make_children
+from fastgen_operator.children import CHILD_KINDS, id_of, make_children
 from fastgen_operator.delivery import Delivered, Delivery, JobStep, Way, way_of
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION
 from fastgen_operator.observed import Problem
-from fastgen_operator.owner import Owner, owner_of
+from fastgen_operator.owner import Owner
+from fastgen_operator.party import surroundings_of
 from fastgen_operator.reconcile import declared_children
 from fastgen_operator.settings import Images, Settings
 from fastgen_operator.spec_reading import read_spec
+from fastgen_operator.standing import neighbours_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -67,14 +69,23 @@ def container(spec: Spec, name: str, deployment: str, settings: Settings = SETTI
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_the_children_of_each_example_are_as_reviewed(example: Path) -> None:
-    resource = yaml.safe_load(example.read_text())
-    resource["metadata"] |= {"namespace": "team", "uid": "uid-1"}
-    spec = parse(resource["spec"])
-    delivered = Delivery(Delivered(key="k", path="a", size_bytes=10**9), job=JobStep.MAKE)
-    delivery = delivered if way_of(spec.model) is Way.CACHE else None
-    made = make_children(owner_of(resource), spec, SETTINGS, delivery)
+    resources = list(yaml.safe_load_all(example.read_text()))
+    for number, resource in enumerate(resources, start=1):
+        created = f"2026-01-01T00:00:0{number}Z"
+        identity = {"namespace": "team", "uid": f"uid-{number}", "creationTimestamp": created}
+        resource["metadata"] |= identity
+    members = neighbours_of(resources)
+    made: dict[tuple[str, str], KubernetesObject] = {}
+    for member in members:
+        spec = member.spec
+        delivered = Delivery(Delivered(key="k", path="a", size_bytes=10**9), job=JobStep.MAKE)
+        delivery = delivered if way_of(spec.model) is Way.CACHE else None
+        around = surroundings_of(member.owner, members)
+        children = make_children(member.owner, spec, SETTINGS, delivery, (), around)
+        for child in children:
+            assert made.setdefault(id_of(child), child) == child, "all that share it make it alike"
     # Without JSON in between, equal parts would be written as YAML anchors.
-    plain = msgspec.json.decode(msgspec.json.encode(made))
+    plain = msgspec.json.decode(msgspec.json.encode(list(made.values())))
     text = yaml.safe_dump_all(plain, sort_keys=False, width=100)
     golden = GOLDEN / f"operator-{example.stem}.yaml"
     if os.environ.get(UPDATE):

@@ -9,13 +9,15 @@ from fastgen_api import names
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator import reconcile as reconcile_module
 from fastgen_operator.applying import SAME_NOTICE_AFTER, Memory
+from fastgen_operator.bonds import Bond, bond_of
 from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.internal_error import INTERNAL_ERROR
 from fastgen_operator.observed import Observed
 from fastgen_operator.owner import owner_reference
-from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler, UnsettledError
+from fastgen_operator.reconcile import ERRORS_TO_TELL, Reconciler
 from fastgen_operator.settings import Images, Settings
 from fastgen_operator.status import Notice
+from fastgen_operator.unsettled import UnsettledError
 
 KEY = (OWNER.namespace, OWNER.name)
 RESOURCE = {
@@ -41,6 +43,12 @@ class OneResource:
 
     def observe(self, _: object) -> Observed:
         return self.found
+
+    def neighbours(self, _: object) -> tuple[KubernetesObject, ...]:
+        return ()
+
+    def bonds(self, _: object) -> dict[str, Bond]:
+        return {"chat": bond_of(RESOURCE)}
 
     async def get(self, *_: object) -> None:
         return None

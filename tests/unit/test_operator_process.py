@@ -5,8 +5,10 @@ from typing import cast
 
 import httpx2
 import pytest
+from namespaces import deployment
 
 from fastgen_api import names
+from fastgen_api.spec import KubernetesObject
 from fastgen_operator.handlers import Operator, registry_of
 from fastgen_operator.health import (
     API_LIMIT_SECONDS,
@@ -163,6 +165,32 @@ def test_only_a_new_generation_ends_the_wait_after_a_failure() -> None:
         told(operator, version, generation)
     assert [changed for _, changed in loop.calls] == [True, False, True, False, False, True]
     assert {key for key, _ in loop.calls} == {("team", "chat")}
+
+
+def test_news_of_a_member_and_of_its_balancer_are_news_for_all_that_share_it() -> None:
+    operator, loop = Operator(settings_from(REQUIRED)), Asked()
+    operator._loop = cast("Loop", loop)
+    shelf = operator._store.shelf(names.KIND, "team")
+    assert shelf is not None
+
+    def tell(version: int, resource: KubernetesObject) -> set[str]:
+        loop.calls.clear()
+        metadata = resource["metadata"] | {"resourceVersion": str(version)}
+        for key in shelf.put(resource | {"metadata": metadata}):
+            operator.ask_resource(key)
+        return {name for (_, name), _ in loop.calls}
+
+    assert tell(1, deployment("chat", "models")) == {"chat"}
+    assert tell(2, deployment("alone")) == {"alone"}
+    assert tell(3, deployment("code", "models")) == {"code", "chat"}
+    status = deployment("code", "models") | {"status": {"replicas": 1}}
+    assert tell(4, status) == {"code"}, "a status concerns nobody else"
+    assert [changed for _, changed in loop.calls] == [False]
+    assert tell(5, deployment("code", generation=2)) == {"code", "chat"}
+    assert dict(loop.calls) == {("team", "code"): True, ("team", "chat"): False}
+    loop.calls.clear()
+    operator._ask_child(("team", "models"))
+    assert {name for (_, name), _ in loop.calls} == {"models", "chat"}
 
 
 def test_kopf_never_gives_up_on_a_request() -> None:

@@ -15,7 +15,7 @@ from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.health import Metrics, Pulse
 from fastgen_operator.loop import HUNG_SECONDS, Loop, relist
 from fastgen_operator.queue import LAST_RETRY_SECONDS, Key, WorkQueue
-from fastgen_operator.reconcile import RejectedError
+from fastgen_operator.unsettled import RejectedError
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")

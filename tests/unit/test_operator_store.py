@@ -12,7 +12,8 @@ from fastgen_api import names
 from fastgen_api.foreign_scaler import AUTOSCALER_KIND
 from fastgen_operator.kinds import WATCHED_KINDS
 from fastgen_operator.monitoring import MONITORING_KINDS
-from fastgen_operator.store import HistoryError, Shelf, Store
+from fastgen_operator.shelf import HistoryError, Shelf
+from fastgen_operator.store import Store
 
 KEY = ("team", "chat")
 OTHER = ("team", "other")

@@ -1,8 +1,8 @@
 """Sends one streamed request to a FastGenDeployment, as a client in the cluster would.
 
-Reads DEPLOYMENT, DEPLOYMENT_NAMESPACE, SCHEME and TIMEOUT_SECONDS, and from SECRET_DIRECTORY the
-files `apiKey` and `ca.crt` where there are any; exits with 1 and a sentence when no complete answer
-comes.
+Reads DEPLOYMENT, DEPLOYMENT_NAMESPACE, BALANCER, SCHEME and TIMEOUT_SECONDS, and from
+SECRET_DIRECTORY the files `apiKey` and `ca.crt` where there are any; exits with 1 and a sentence
+when no complete answer comes.
 """
 
 import json
@@ -27,7 +27,8 @@ def base_url(environment: dict[str, str]) -> str:
             "helm upgrade RELEASE CHART --reuse-values "
             "--set test.deployment=NAME,test.namespace=NAMESPACE"
         )
-    return f"{environment.get('SCHEME') or 'http'}://{name}.{namespace}.svc/v1"
+    host = environment.get("BALANCER") or name
+    return f"{environment.get('SCHEME') or 'http'}://{host}.{namespace}.svc/v1"
 
 
 def client_of(url: str, environment: dict[str, str]) -> httpx2.Client:
@@ -35,6 +36,9 @@ def client_of(url: str, environment: dict[str, str]) -> httpx2.Client:
     folder = Path(environment.get("SECRET_DIRECTORY") or "/nonexistent")
     key, authority = folder / "apiKey", folder / "ca.crt"
     headers = {"authorization": f"Bearer {key.read_text().strip()}"} if key.exists() else {}
+    if environment.get("BALANCER"):
+        # Where several share it, the deployment is named, whatever model is asked for.
+        headers["x-fastgen-model"] = environment["DEPLOYMENT"]
     trusted = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)
     seconds = float(environment.get("TIMEOUT_SECONDS", "120"))
     return httpx2.Client(
