@@ -104,6 +104,14 @@ def test_shares_are_even_and_buffers_hold_them(
     assert work.num_slots <= room.slots
 
 
+@pytest.mark.parametrize("rows", [1, 263, 264, 265, 512])
+def test_batches_of_up_to_512(rows: int) -> None:
+    """Also around the number of CTAs, where rows are no longer split by others' rules."""
+    work = plan([1000] * rows)
+    assert (work.lengths.sum(), work.num_ctas) == (1000 * rows * 8, 264)
+    assert len(work.items) <= capacity(rows, 8, 132).items
+
+
 def test_the_same_batch_has_the_same_plan() -> None:
     first, second = plan([5000, 3, 700]), plan([5000, 3, 700])
     assert np.array_equal(first.items, second.items)

@@ -1,7 +1,8 @@
 """Writes the budget's table: `python -m fastgen_kernels.aot kernels/BUDGET.md`.
 
-With `--lines common` or `--lines all` prints the table's lines instead, and what is over a limit
-goes to standard error with exit code 1.
+With `--match decode` it compiles what has that in its name only, and leaves the other lines as they
+are. Without a path it prints the lines. What is over a limit goes to standard error, and the exit
+code is 1.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from fastgen_kernels.aot.budget import HEAD, excesses, line, reports
+from fastgen_kernels.aot.budget import excesses, line, reports, table
 from fastgen_kernels.aot.catalogue import catalogue
 
 
@@ -28,7 +29,8 @@ def main() -> int:
     lines = [line(key, report) for key, report in told.items()]
     found = [sentence for key, report in told.items() for sentence in excesses(key, report)]
     if asked.path:
-        asked.path.write_text(HEAD + "\n".join(lines) + "\n")
+        before = asked.path.read_text() if asked.path.exists() else ""
+        asked.path.write_text(table(lines, before))
     else:
         print("\n".join(lines))
     print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)

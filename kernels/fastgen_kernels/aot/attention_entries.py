@@ -58,7 +58,10 @@ def entries() -> Iterator[Entry]:
     for architecture in (AMPERE, HOPPER):
         for variant in _variants(architecture):
             if not variant.windowed:
-                yield _entry("decode", _decode, variant, architecture, ("LDGSTS", "HMMA"))
+                # Hopper's own products take 64 rows at least.
+                is_wide = architecture == HOPPER and variant.group >= 64
+                products = "HGMMA" if is_wide else "HMMA"
+                yield _entry("decode", _decode, variant, architecture, ("LDGSTS", products))
             if variant.group <= 16:
                 products = "HGMMA" if architecture == HOPPER else "HMMA"
                 yield _entry("prefill", _prefill, variant, architecture, ("LDGSTS", products))
@@ -94,8 +97,8 @@ def _variants(architecture: int) -> Iterator[Variant]:
             for windowed in (False, True):
                 for capped in (False, True):
                     yield Variant("bf16", size, block_size, capped, windowed)
-                    if architecture == HOPPER:  # Triton knows float8_e4m3fn from sm_89 on
-                        yield Variant("bf16", size, block_size, capped, windowed, fp8=True)
+            if architecture == HOPPER:  # Triton knows float8_e4m3fn from sm_89 on
+                yield Variant("bf16", size, block_size, fp8=True)
         # Its code differs from bfloat16's in the types of instructions only.
         yield Variant("fp16", size, _COMMON_BLOCK)
     for group in (32, 64, 128):

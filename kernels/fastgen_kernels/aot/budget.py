@@ -34,6 +34,18 @@ def line(key: str, told: Report) -> str:
     )
 
 
+def key_of(line: str) -> str:
+    """The key of a line's entry; of other lines, nothing that an entry is called."""
+    return " ".join(part.strip() for part in line.split("|")[1:3])
+
+
+def table(lines: Iterable[str], before: str = "") -> str:
+    """The file: these lines in the catalogue's order, and what `before` has of other entries."""
+    known = {key_of(line): line for line in (*before.splitlines(), *lines)}
+    ordered = [known[key] for key in catalogue() if key in known]
+    return HEAD + "".join(f"{line}\n" for line in ordered)
+
+
 def excesses(key: str, told: Report) -> list[str]:
     """What is over the limits or lacks, in sentences; none is as it should be."""
     entry = catalogue()[key]

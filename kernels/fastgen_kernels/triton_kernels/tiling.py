@@ -36,7 +36,9 @@ def padded(size: int) -> int:
 def decode_tiling(heads: Heads) -> Tiling:
     """The query heads that share keys are the rows."""
     rows = padded(heads.group)
-    return Tiling(rows, 64, 4, 3) if heads.size <= 128 else Tiling(rows, 32, 8, 3)
+    if heads.size <= 128:
+        return Tiling(rows, 64, 4 if rows < 128 else 8, 3)
+    return Tiling(rows, 32, 8, 3 if rows < 64 else 2)
 
 
 def prefill_tiling(heads: Heads, architecture: int) -> Tiling:

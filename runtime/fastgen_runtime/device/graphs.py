@@ -5,6 +5,7 @@ launch. All that differs between steps lies in buffers that stay where they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -82,7 +83,7 @@ class DecodeGraphs:
                 wanted_rows=rows[:size],
             )
             self._fill(_NO_BATCH, np.zeros(0, np.int64), size)
-            self._replays[size] = capture(lambda inputs=inputs: forward(inputs))
+            self._replays[size] = capture(partial(forward, inputs))
 
     def run(self, batch: RaggedBatch, token_ids: Integers) -> Tensor | None:
         """Hidden states [R, H] of the batch's tokens, until the next run; None: it has no graph."""
@@ -110,11 +111,11 @@ class DecodeGraphs:
 
 def cuda_capture() -> Capture:
     """Graphs that share their memory, since one runs at a time."""
-    pool: Any = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+    pool: Any = torch.cuda.graph_pool_handle()
 
     def capture(forward: Replay) -> Replay:
         # Kernels are compiled and loaded before: neither can be captured.
-        stream = torch.cuda.Stream()
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
