@@ -185,7 +185,7 @@ def _race(
     return tl.min(tl.where(times == first, tokens, 2147483647), 0)
 
 
-@triton.jit(do_not_specialize=["size", "num_words"])
+@triton.jit(do_not_specialize=["num_words"])
 def choose_kernel(
     raw,
     adjusted,

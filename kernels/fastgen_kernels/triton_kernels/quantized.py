@@ -109,16 +109,15 @@ def linear_tiles(
 
     item_bytes: of an element of x. num_sms: multiprocessors of the device.
     """
-    k = min(group or 128, 256 // item_bytes)
+    k = min(group or 128, 128 // item_bytes)
     if num_tokens > 16:
         m, n, warps = (64, 64, 4) if num_tokens <= 64 else (128, 64, 8)
-        k = min(k, 128 // item_bytes)
         whole = max(k, triton.cdiv(inputs, k) * k)
         return LinearTiles(m, n, k, whole, warps, 3)
     tiles = triton.cdiv(outputs, 64)
     steps = max(1, triton.cdiv(inputs, k))
     splits = min(MOST_SPLITS, steps, max(1, 2 * num_sms // tiles))
-    return LinearTiles(16, 64, k, triton.cdiv(steps, splits) * k, 4, 4)
+    return LinearTiles(16, 64, k, triton.cdiv(steps, splits) * k, 4, 5)
 
 
 def pack_quantized(weight: QuantizedWeight, bias: Tensor | None) -> Linear:

@@ -17,7 +17,7 @@ BLOCK: Final = 1024
 _NONE: Final = tl.constexpr(2147483647)
 
 
-@triton.jit(do_not_specialize=["size", "num_top"])
+@triton.jit(do_not_specialize=["num_top"])
 def logprobs_kernel(
     logits,
     chosen,
