@@ -41,7 +41,7 @@ SHAPE: dict[str, Any] = {
 }
 MODELS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SHAPE, head_dim=16),
-    "neox": GPTNeoXConfig(**SHAPE | {"rotary_pct": 0.5}),
+    "neox": GPTNeoXConfig.from_dict(SHAPE | {"rotary_pct": 0.5}),
     "mixtral": MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
 }
 """Norms of heads; layer norms, GELU and half-rotated heads; experts."""
