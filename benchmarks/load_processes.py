@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from fastgen_balancer.endpoint_files import ENVOY_FILE
+from load_rival import Config, decide_alone
+
 from fastgen_cli.simulate.profile import Profile
 
 Told: TypeAlias = dict[str, Any]
@@ -128,24 +129,15 @@ class Balancer:
 def balancer(
     directory: Path,
     addresses: Sequence[str],
-    change: Callable[[dict[str, Any]], None] | None = None,
+    own_policy: Config | None = None,
 ) -> Iterator[Balancer]:
-    """Serves these replicas until the block ends.
-
-    change: of Envoy's configuration, which then decides without a picker. The endpoint files are
-    the picker's all the same.
-    """
+    """Serves these replicas until the block ends; own_policy: Envoy's, in place of the picker."""
     directory.mkdir(parents=True)
     port, admin, http, picker = free_ports(4)
     place = ("--directory", str(directory))
     ports = ("--port", str(port), "--admin-port", str(admin), "--picker-port", str(picker))
     bootstrap = (*BALANCER, "bootstrap", *place, "--host", "127.0.0.1", *ports)
     subprocess.run(bootstrap, check=True)
-    if change is not None:
-        path = directory / ENVOY_FILE
-        config = json.loads(path.read_bytes())
-        change(config)
-        path.write_text(json.dumps(config))
     static = [argument for address in addresses for argument in ("--static", address)]
     serve = (*BALANCER, "picker", *place, *static, "--picker-port", str(picker))
     with contextlib.ExitStack() as stack:
@@ -156,12 +148,16 @@ def balancer(
             stack.callback(stop, process)
             return process
 
-        chooser = start("picker", *serve, "--http-port", str(http), "--log-level", "error")
+        chooser = None
+        if own_policy is None:
+            chooser = start("picker", *serve, "--http-port", str(http), "--log-level", "error")
+        else:
+            decide_alone(directory, addresses, own_policy)
         envoy = start("envoy", *BALANCER, "envoy", *place)
-        _wait(f"http://127.0.0.1:{http}/readyz", directory)
-        if change is not None:
-            stop(chooser)
-        running = Balancer(port, http, envoy, None if change is not None else chooser)
+        if chooser is not None:
+            _wait(f"http://127.0.0.1:{http}/readyz", directory)
+        _wait(f"http://127.0.0.1:{port}/healthz/envoy", directory)
+        running = Balancer(port, http, envoy, chooser)
         running.spent()
         yield running
 

@@ -8,14 +8,15 @@ computed, as chains of digests, and charge only for the rest; the least recently
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from load_figures import LESS, MORE, Figure
 from load_processes import Told, balancer, client, flags_of, replicas
+from load_rival import Config, policy
 from load_sections import Found, Plan
 
 from fastgen_cli.simulate.profile import LLAMA8B_L4
@@ -26,7 +27,6 @@ CONVERSATIONS_PER_SECOND: Final = 3.0
 TURNS: Final = 4.0
 """Mean number, after the first."""
 THINK_SECONDS: Final = 3.0
-POLICIES: Final = "type.googleapis.com/envoy.extensions.load_balancing_policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +79,12 @@ def words(rng: Random, tokens: int) -> str:
     return "".join(f"{rng.randrange(1000):03} " for _ in range(tokens))
 
 
-def alone(policy: str, kind: str) -> Callable[[dict[str, Any]], None]:
-    """A change of our Envoy's configuration: a policy of its own in place of the picker."""
-    own = {"name": f"envoy.load_balancing_policies.{policy}"} | {
-        "typed_config": {"@type": f"{POLICIES}.{policy}.v3.{kind}"}
-    }
-
-    def change(config: dict[str, Any]) -> None:
-        resources = config["static_resources"]
-        for cluster in resources["clusters"]:
-            if "load_balancing_policy" in cluster:
-                cluster["load_balancing_policy"] = {"policies": [{"typed_extension_config": own}]}
-        (chain,) = resources["listeners"][0]["filter_chains"]
-        manager = chain["filters"][0]["typed_config"]
-        manager["http_filters"] = [
-            each for each in manager["http_filters"] if "ext_proc" not in each["name"]
-        ]
-        del manager["access_log"]
-        for host in manager["route_config"]["virtual_hosts"]:
-            for route in host["routes"]:
-                route.pop("typed_per_filter_config", None)
-
-    return change
-
-
-WAYS: Final[dict[str, Callable[[dict[str, Any]], None] | None]] = {
+WAYS: Final[dict[str, Config | None]] = {
     "FastGen": None,
-    "round robin": alone("round_robin", "RoundRobin"),
-    "least request": alone("least_request", "LeastRequest"),
+    "round robin": policy("round_robin", "RoundRobin"),
+    "least request": policy("least_request", "LeastRequest"),
 }
+"""Who balances: FastGen's picker, or a policy of Envoy's."""
 
 
 def turns(plan: Plan) -> Found:
@@ -115,7 +92,7 @@ def turns(plan: Plan) -> Found:
     path = plan.folder / "plan.json"
     seconds = plan.seconds(40, 5)
     path.write_text(json.dumps([asdict(each) for each in conversations(plan.seed, seconds)]))
-    told = {name: play(plan, path, seconds, change) for name, change in WAYS.items()}
+    told = {name: play(plan, path, seconds, own) for name, own in WAYS.items()}
     hits = {name: each["cached_tokens"] / each["prompt_tokens"] for name, each in told.items()}
     rivals = [name for name in WAYS if name != "FastGen"]
     best_hits = max(hits[name] for name in rivals)
@@ -139,14 +116,12 @@ def turns(plan: Plan) -> Found:
     )  # fmt: skip
 
 
-def play(
-    plan: Plan, path: Path, seconds: float, change: Callable[[dict[str, Any]], None] | None
-) -> Told:
+def play(plan: Plan, path: Path, seconds: float, own_policy: Config | None) -> Told:
     """The conversations against fresh replicas, whose caches are empty."""
     flags = flags_of(LLAMA8B_L4, max_concurrent=64, budget=512)
     with replicas(plan.program, REPLICAS, flags) as fakes:
         place = plan.folder / f"turns-{time.monotonic_ns()}"
-        with balancer(place, fakes.addresses, change) as pod:
+        with balancer(place, fakes.addresses, own_policy) as pod:
             return client(
                 plan.program, [pod.target], "http", plan=str(path), warm_up=seconds / 5, cut=1,
                 seconds=seconds, seed=plan.seed,

@@ -3,11 +3,13 @@
 import json
 import re
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
 from load_figures import LESS, MORE, Figure, table
 from load_program import SOURCE
+from load_rival import decide_alone
 from load_turns import (
     CONVERSATIONS_PER_SECOND,
     SYSTEMS,
@@ -16,7 +18,9 @@ from load_turns import (
     words,
 )
 
+from fastgen_balancer.endpoint_files import ENVOY_FILE
 from fastgen_balancer.envoy_config import Addresses, bootstrap
+from fastgen_balancer.envoy_routes import CLUSTERS_FILE, ROUTES_FILE
 
 
 def test_the_same_seed_gives_the_same_conversations() -> None:
@@ -43,25 +47,24 @@ def test_a_text_has_the_fakes_tokens_that_it_was_asked_for() -> None:
     assert len(words(Random(1), 50)) == 50 * int(found[1])
 
 
-@pytest.mark.parametrize(("name", "policy"), [("round robin", "RoundRobin"),
-                                              ("least request", "LeastRequest")])  # fmt: skip
+@pytest.mark.parametrize(("name", "kind"), [("round robin", "RoundRobin"),
+                                            ("least request", "LeastRequest")])  # fmt: skip
 def test_rivals_are_our_envoy_with_their_policy_and_without_a_picker(
-    name: str, policy: str
+    name: str, kind: str, tmp_path: Path
 ) -> None:
-    config = bootstrap(Addresses(), "/d")
-    change = WAYS[name]
-    assert change is not None
-    change(config)
-    text = json.dumps(config["static_resources"]["listeners"])
-    assert "ext_proc.v3" not in text
-    assert "http_grpc" not in text
-    policies = [
-        each["load_balancing_policy"]["policies"]
-        for each in config["static_resources"]["clusters"]
-        if "load_balancing_policy" in each
-    ]
-    assert len(policies) == 2
-    assert all(f".{policy}" in json.dumps(each) and len(each) == 1 for each in policies)
+    (tmp_path / ENVOY_FILE).write_text(json.dumps(bootstrap(Addresses(), str(tmp_path))))
+    own = WAYS[name]
+    assert own is not None
+    decide_alone(tmp_path, ["127.0.0.1:1:2", "127.0.0.1:3:4"], own)
+    config = json.loads((tmp_path / ENVOY_FILE).read_bytes())
+    listeners = json.dumps(config["static_resources"]["listeners"])
+    assert "ext_proc" not in listeners
+    assert "http_grpc" not in listeners
+    assert "ext_proc" not in (tmp_path / ROUTES_FILE).read_text()
+    clusters = json.loads((tmp_path / CLUSTERS_FILE).read_bytes())["resources"]
+    assert len(clusters) == 2
+    policies = [each["load_balancing_policy"]["policies"] for each in clusters]
+    assert all(f".{kind}" in json.dumps(each) and len(each) == 1 for each in policies)
 
 
 def test_a_bar_is_reached_from_its_own_side() -> None:

@@ -87,7 +87,12 @@ def test_the_balancer_may_touch_its_members_and_their_leases_alone() -> None:
     assert named == {
         ("fastgendeployments/scale", ("update",)): ["chat", "code"],
         ("fastgendeployments/status", ("patch",)): ["chat", "code"],
-        ("leases", ("get", "update")): ["chat-balancer", "code-balancer"],
+        ("leases", ("get", "update")): [
+            "chat-balancer",
+            "chat-balancer-memo",
+            "code-balancer",
+            "code-balancer-memo",
+        ],
     }
 
 
