@@ -10,8 +10,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import triton_interpreter  # noqa: F401 - before anything imports Triton
+from hypothesis import settings
 
 from fastgen_runtime.sources.fetch import SMOLLM2, fetch
+
+# How long an example takes is the machine's affair: no test is timed.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -32,15 +32,15 @@ def protection_children(
 
 def balancer_protection(party: Party, policies: bool) -> tuple[KubernetesObject, ...]:
     """What guards a balancer's pods, in the same way."""
-    metadata = party.metadata(names.balancer_name(party.name))
+    name = names.balancer_name(party.name)
     labels = selector_labels(party.identity, Component.BALANCER)
-    budget = _budget(metadata, labels, 1)
+    budget = _budget(party.metadata(name), labels, 1)
     if not policies:
         return (budget,)
     gateways = [GATEWAYS] if party.edge.endpoint_picker else []
     peers = _balancers(party.name, *party.peers)
     policy = _policy(
-        metadata,
+        party.metadata(name),
         labels | GUARDED,
         {"ports": _ports(Port.BALANCER, Port.BALANCER_METRICS)},
         {"from": peers, "ports": _ports(Port.BALANCER_PEERS)},

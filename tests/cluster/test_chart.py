@@ -326,6 +326,7 @@ def test_test_pod_carries_the_script_whole(cluster: Commands, tmp_path: Path) ->
     assert container["command"][2].strip() == (CHART / "files/stream_test.py").read_text().strip()
     environment = {item["name"]: item["value"] for item in container["env"]}
     assert environment == {
+        "BALANCER": "",
         "DEPLOYMENT": "chat",
         "DEPLOYMENT_NAMESPACE": "x",
         "SCHEME": "http",

@@ -20,7 +20,7 @@ from fastgen_balancer.signals import (
 from fastgen_balancer.trend import Sample
 
 NOW = 10_000.0
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 maybe = st.none() | st.floats(0, 1e6)
 counts = st.integers(0, 1000)
 readings = st.builds(

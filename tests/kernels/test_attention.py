@@ -32,7 +32,7 @@ def assert_equal(result: Tensor, expected: Tensor) -> None:
 chunk = st.tuples(st.integers(0, 70), st.one_of(st.just(1), st.integers(1, 40)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     chunks=st.lists(chunk, min_size=1, max_size=6),
     seed=st.integers(0, 1000),
@@ -54,7 +54,7 @@ def test_chunks_longer_than_a_tile(start: int, length: int) -> None:
     assert_equal(ours(case), dense(case))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     chunks=st.lists(chunk, min_size=1, max_size=6),
     seed=st.integers(0, 1000),

@@ -45,7 +45,7 @@ def assert_equal(result: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(result.double(), expected, atol=1e-5, rtol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     num_tokens=st.integers(1, 30),
     num_experts=st.integers(1, 9),

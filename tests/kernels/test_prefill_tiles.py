@@ -13,7 +13,7 @@ from fastgen_kernels.triton_kernels.tiling import Gpu
 chunk = st.tuples(st.integers(0, 500), st.integers(1, 300))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(chunk, min_size=1, max_size=12), st.integers(1, 128))
 def test_every_token_of_a_prompt_is_in_one_tile(chunks: list[tuple[int, int]], most: int) -> None:
     """With its position and its request's table; tiles with most keys come first."""

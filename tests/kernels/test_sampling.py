@@ -72,7 +72,7 @@ DRAWS = st.builds(
 
 
 @given(st.integers(0, 2**32), st.integers(2, 3000), DRAWS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_distribution_against_float64(seed: int, size: int, draw: Draw) -> None:
     """Rounding may decide about tokens at an edge that hold next to nothing."""
     logits = np.random.default_rng(seed).normal(0, 3, size).astype(np.float32)
@@ -213,7 +213,7 @@ def draw_for(chunk: Chunk) -> Draw:
 
 
 @given(st.integers(0, 2**32), st.lists(CHUNKS, min_size=2, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_row_is_drawn_alone_as_in_a_batch(seed: int, chunks: list[Chunk]) -> None:
     logits = torch.randn((len(chunks), 300), generator=torch.Generator().manual_seed(seed)) * 3
     kept = logits.clone()

@@ -53,7 +53,7 @@ def reference(logits: NDArray[np.float32], adjustment: Adjustment) -> NDArray[np
         output_token_ids=TOKENS,
     ),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_adjustments_against_float64(seed: int, adjustment: Adjustment) -> None:
     logits = logits_of(seed)
     kept = logits.copy()
@@ -70,7 +70,7 @@ def test_adjustments_against_float64(seed: int, adjustment: Adjustment) -> None:
     temperature=st.sampled_from([0.0, 1.0, 5.0]),
     draw_seed=st.integers(0, 2**64 - 1),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_only_what_the_mask_allows_is_drawn(
     seed: int, allowed: list[int], banned: list[int], temperature: float, draw_seed: int
 ) -> None:

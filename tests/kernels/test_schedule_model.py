@@ -104,7 +104,7 @@ def test_work_list_is_close_to_the_floor(batch: str) -> None:
         assert told <= 3.2
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(200, 20_000), min_size=1, max_size=150),
     st.sampled_from([1, 2, 8]),

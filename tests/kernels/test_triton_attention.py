@@ -110,7 +110,7 @@ def test_dtypes(dtype: torch.dtype, architecture: int) -> None:
 chunk = st.tuples(st.integers(0, 140), st.one_of(st.just(1), st.integers(1, 40)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     chunks=st.lists(chunk, min_size=1, max_size=5),
     seed=st.integers(0, 1000),

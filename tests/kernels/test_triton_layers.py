@@ -29,7 +29,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 """Absolute and relative: two roundings to the nearest."""
 TYPES = pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "bf16", "fp16"])
-FEW = settings(max_examples=20, deadline=None)
+FEW = settings(max_examples=20)
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -36,7 +36,7 @@ def computed(x: Tensor, weight: QuantizedWeight, bias: Tensor | None, num_sms: i
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     form=st.sampled_from(WeightFormat),
     outputs=st.integers(1, 20),
@@ -82,7 +82,7 @@ def test_groups_of_other_sizes_are_refused() -> None:
         quantize(torch.zeros(2, 96), WeightFormat.INT8, 48)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     form=st.sampled_from(WeightFormat),
     num_tokens=st.sampled_from([0, 1, 3, 16, 17, 65]),

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:All-NaN"),
 ]
 """What numpy says of infinities; a GPU says nothing."""
-FEW = settings(max_examples=8, deadline=None)
+FEW = settings(max_examples=8)
 SIZE = 300
 
 
@@ -115,7 +115,7 @@ def test_tokens_of_the_twin(seed: int, draws: list[Draw], digits: int, dtype: to
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(0, 2**32),
     st.integers(2, 5000),

@@ -48,7 +48,7 @@ kv_heads = st.sampled_from([1, 2, 8, 32])
 multiprocessors = st.sampled_from([1, 3, 108, 132])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lengths, kv_heads, multiprocessors, st.sampled_from(Splits), st.sampled_from([None, 1, 500]))
 def test_every_key_is_in_one_item(
     lengths: list[int], kv_heads: int, multiprocessors: int, splits: Splits, window: int | None
@@ -83,7 +83,7 @@ def test_every_key_is_in_one_item(
     assert (np.diff(work.bounds) >= 0).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lengths, kv_heads, multiprocessors)
 def test_shares_are_even_and_buffers_hold_them(
     lengths: list[int], kv_heads: int, multiprocessors: int
@@ -118,7 +118,7 @@ def test_the_same_batch_has_the_same_plan() -> None:
     assert np.array_equal(first.bounds, second.bounds)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(length, lengths)
 def test_fixed_spans_know_nothing_of_neighbours(alone: int, others: list[int]) -> None:
     """So that a result has the same bits in every batch (FA 1897, FlashInfer 1675)."""

@@ -93,7 +93,7 @@ def _proposed(start: int, policy: ScalingPolicy, *, is_up: bool) -> int:
 ticks = st.lists(st.tuples(st.integers(1, 200), st.integers(0, 40)), min_size=1, max_size=60)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rules, rules, ticks, st.integers(1, 20))
 def test_each_tick_ends_where_a_horizontal_pod_autoscaler_would(
     up: ScalingRules, down: ScalingRules, wished: list[tuple[int, int]], replicas: int

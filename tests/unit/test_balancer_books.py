@@ -98,4 +98,4 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = pytest.mark.filterwarnings("ignore::pytest.PytestCollectionWarning")(Books.TestCase)
-TestBooks.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBooks.settings = hypothesis_settings(max_examples=60, stateful_step_count=30)

@@ -62,7 +62,7 @@ class Contender:
         return self.held_since is not None and now + self.offset - self.held_since < 10.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), st.floats(0.01, 9.0)), min_size=10, max_size=150),

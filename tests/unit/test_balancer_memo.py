@@ -46,7 +46,7 @@ def deployment(replicas: int, mode: str = "Auto", **status: Any) -> Deployment:
     return Deployment("uid", "1", 1, False, parse(spec), status)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(memories)
 def test_a_memory_reads_as_it_was_written(memory: Memory) -> None:
     memo = Memo(ScalingMode.AUTO, memory)

@@ -173,7 +173,7 @@ def test_every_picker_knows_the_same_home(
         assert here.order[0] == there.order[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 12), st.integers(0, 10_000))
 def test_one_endpoint_more_moves_its_share_of_the_keys(size: int, seed: int) -> None:
     """Of 600 keys about one in n + 1 moves, all of them to the new one."""
@@ -187,7 +187,7 @@ def test_one_endpoint_more_moves_its_share_of_the_keys(size: int, seed: int) -> 
     assert abs(len(moved) / 600 - share) < 5 * (share * (1 - share) / 600) ** 0.5
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 10), st.integers(0, 2**32), st.integers(1, 5))
 def test_one_hot_prompt_overloads_nobody(size: int, seed: int, different: int) -> None:
     """Few keys, many requests: by affinity nobody gets more than the bound and two requests."""

@@ -25,7 +25,7 @@ jumps = st.lists(st.tuples(st.integers(0, 100), st.floats(-1e7, 1e7)), min_size=
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(jumps)
 def test_no_jump_of_the_clock_ends_a_window(jumped: dict[int, float]) -> None:
     """59 ticks of 5 s are no 300 s, whatever the clock says of them."""
@@ -42,7 +42,7 @@ def test_no_jump_of_the_clock_ends_a_window(jumped: dict[int, float]) -> None:
     assert decision.replicas == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(jumps)
 def test_no_jump_of_the_clock_changes_a_steady_number(jumped: dict[int, float]) -> None:
     memory, now = replace(knowing(), at=NOW), NOW

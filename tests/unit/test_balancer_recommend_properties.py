@@ -218,7 +218,7 @@ def test_noise_changes_nothing_twice(share: float, replicas: int) -> None:
     assert counts == sorted(counts, reverse=True) or counts == sorted(counts), changes
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.floats(0.01, 7),
     st.sampled_from([(0.05, POLICY.down_margin), (0.1, 0.8)]),

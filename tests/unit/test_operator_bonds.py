@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from namespaces import deployment
 
@@ -103,7 +103,6 @@ def seen(name: str, found: dict[str, KubernetesObject], around: list[str]) -> Se
     return standing, make_children(owner, spec, SETTINGS, None, ("PodMonitor",), surroundings)
 
 
-@settings(deadline=None)
 @given(namespaces())
 def test_the_related_are_enough_to_make_everything(found: dict[str, KubernetesObject]) -> None:
     bonds = bonds_of(*found.values())
@@ -115,7 +114,6 @@ def test_the_related_are_enough_to_make_everything(found: dict[str, KubernetesOb
         assert few[0] == everything[0]
 
 
-@settings(deadline=None)
 @given(namespaces())
 def test_callers_are_those_that_the_api_names(found: dict[str, KubernetesObject]) -> None:
     members = neighbours_of(found.values())
@@ -126,7 +124,6 @@ def test_callers_are_those_that_the_api_names(found: dict[str, KubernetesObject]
         assert set(around.callers) == serving - {around.party.name}
 
 
-@settings(deadline=None)
 @given(namespaces(), st.sampled_from(NAMES), st.data())
 def test_whoever_would_change_is_asked(
     found: dict[str, KubernetesObject], name: str, data: st.DataObject

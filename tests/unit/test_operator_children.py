@@ -111,6 +111,7 @@ def test_children_are_deterministic_owned_and_well_named(
     assert order == sorted(order)
     identities = {(child["kind"], child["metadata"]["name"]) for child in made}
     assert len(identities) == len(made)
+    assert len({id(child["metadata"]) for child in made}) == len(made), "none changes another's"
     for child in made:
         metadata = child["metadata"]
         assert len(metadata["name"]) <= 63

@@ -283,7 +283,7 @@ OURS = made({})["spec"]["template"]
 
 
 @given(theirs=TEMPLATE)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_template_trips_the_operator(theirs: dict[str, Any]) -> None:
     """What is no pod template at all is refused in a sentence, or left to the API server."""
     with contextlib.suppress(TemplateError):

@@ -23,7 +23,7 @@ edits = st.lists(
 
 
 @given(machines, edits)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_rollout_ends_and_stops_at_most_one_that_serves(
     machine: dict[str, int], edits: list[tuple[int, str]]
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_rollout_ends_and_stops_at_most_one_that_serves(
 
 
 @given(machines)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_with_room_a_rollout_surges(machine: dict[str, int]) -> None:
     model = RolloutModel(**machine | {"gpus": machine["wanted"] + 1})
     model.edit("form-1")
@@ -77,7 +77,7 @@ def test_surge_waits_for_room_however_long_and_says_so(wanted: int) -> None:
 
 
 @given(machines)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_in_place_is_done_without_a_detour(machine: dict[str, int]) -> None:
     gpus = max(machine["gpus"], machine["wanted"])
     rollout = Rollout(strategy=RolloutStrategy.IN_PLACE)

@@ -45,7 +45,7 @@ def stream(vocabulary: Vocabulary, token_ids: list[int]) -> list[str]:
     return [*map(detokenizer.push, token_ids), detokenizer.flush()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.integers(0, 49_151), max_size=60))
 def test_the_pieces_are_the_whole_text(token_ids: list[int]) -> None:
     vocabulary = smollm2()
@@ -53,7 +53,7 @@ def test_the_pieces_are_the_whole_text(token_ids: list[int]) -> None:
     assert "".join(stream(vocabulary, token_ids)) == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=40))
 def test_no_piece_of_any_text_holds_a_broken_character(text: str) -> None:
     vocabulary = smollm2()
@@ -64,7 +64,7 @@ def test_no_piece_of_any_text_holds_a_broken_character(text: str) -> None:
     assert "".join(pieces).count("\ufffd") == expected.count("\ufffd")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="the cats日本é🦜ab", max_size=40))
 def test_texts_of_sentencepiece_like_tokenizers_come_whole(text: str) -> None:
     vocabulary = sentencepiece_like()
@@ -141,7 +141,7 @@ def pushed(made: Answer, token_ids: list[int], cuts: set[int], finish: FinishRea
     return deltas
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.text(alphabet="ab é🦜", min_size=1, max_size=20),
     st.lists(st.text("ab é", min_size=1, max_size=3), max_size=2),

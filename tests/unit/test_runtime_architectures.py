@@ -200,7 +200,7 @@ VALUES = SCALARS | st.lists(SCALARS, max_size=3)
 ROPES = st.dictionaries(st.sampled_from(ROPE_FIELDS), VALUES, max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(list(ARCHITECTURES)),
     st.dictionaries(st.sampled_from(FIELDS), VALUES | ROPES, max_size=4),

@@ -94,9 +94,7 @@ def test_every_truncation_is_told(tmp_path: Path) -> None:
         assert failure(tmp_path / "cut.gguf").reason is StartupFailure.MODEL_INVALID, length
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bytes_never_crash(tmp_path: Path, data: st.DataObject) -> None:
     """A damaged header is a model error or reads as something else; never another exception."""

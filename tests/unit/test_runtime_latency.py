@@ -142,7 +142,7 @@ observations = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(observations, st.integers(0, 4000), st.integers(1, 3000))
 def test_more_work_never_seems_to_take_less_time(
     steps: list[tuple[list[tuple[int, int]], float]], start: int, length: int

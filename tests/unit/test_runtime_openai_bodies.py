@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai_bodies import (
     CALL,
@@ -234,7 +234,6 @@ def test_broken_bodies_are_the_clients_error(body: bytes) -> None:
     assert refused.value.kind is ErrorKind.INVALID
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_body_at_all_raises_anything_else(body: bytes) -> None:
     with pytest.raises(RequestError):

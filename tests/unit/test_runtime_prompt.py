@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
@@ -89,7 +89,6 @@ def test_what_has_too_many_bytes_for_its_tokens_is_refused_unread(
     check_size(prompt, 100, None)
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])) | st.text("# -=\n\x04\x06\U00050000"))
 def test_no_text_has_fewer_tokens_than_its_bound(checkpoint: Checkpoint, text: str) -> None:
     tokenizer = checkpoint.tokenizer

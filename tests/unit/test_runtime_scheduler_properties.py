@@ -158,7 +158,7 @@ def situations(draw: st.DrawFn) -> Situation:
     return Situation(pool, limits, arriving, aborted, pace)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(situations(), st.integers(1, 5))
 def test_every_request_gets_its_tokens_whatever_else_happens(
     situation: Situation, per_step: int

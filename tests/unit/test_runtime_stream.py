@@ -52,7 +52,7 @@ async def read(stream: Stream) -> list[Delta]:
     return [delta async for delta in stream.deltas()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.randoms(use_true_random=False),

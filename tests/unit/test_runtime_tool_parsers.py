@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_runtime.text.tools.format import ModelTools, ToolFormat, find_format
@@ -115,7 +115,6 @@ FRAGMENTS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_
              '"arguments": {', "add", "x", "<tool", W, A, "1.5", "null"]  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     form=st.sampled_from(ToolFormat),
     text=st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
@@ -130,7 +129,6 @@ def test_any_cutting_finds_the_same(form: ToolFormat, text: str, data: st.DataOb
         assert "".join(event.text for event in whole if isinstance(event, Text)) == text
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="<tool_cal> []{}\n", max_size=40))
 def test_text_without_calls_loses_nothing(text: str) -> None:
     for form in ToolFormat:

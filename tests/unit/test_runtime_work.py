@@ -82,7 +82,7 @@ def test_what_arrives_before_costs_are_known_is_priced_later() -> None:
     assert total.owed == pytest.approx(1000 * GPU_LIKE.per_token, rel=0.3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=200, max_size=300))
 def test_forecasts_are_right_on_the_whole_whatever_limits_clients_set(
     requests: list[tuple[int, float]],

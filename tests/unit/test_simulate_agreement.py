@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_balancer.promql import Selector
@@ -58,7 +58,6 @@ def test_a_window_is_shortened_then_clipped_and_what_is_left_is_told() -> None:
     assert (left.output_tokens, left.output_tokens_before) == (3, 38)
 
 
-@settings(deadline=None)
 @given(traces, st.floats(0.01, 1.0), st.floats(1, 64))
 def test_a_cut_keeps_a_part_in_order_and_within_its_bounds(
     trace: Trace, keep: float, shorten: float
@@ -98,7 +97,6 @@ def test_the_lead_goes_before_and_the_window_follows_whole() -> None:
     )
 
 
-@settings(deadline=None)
 @given(traces, st.integers(2, 5))
 def test_the_busiest_minute_grows_with_the_requests(trace: Trace, times: int) -> None:
     pace = Pace(1.0, None, 4.0, 0.03)
@@ -145,7 +143,6 @@ def counted(cost: StepCost, steps: list[tuple[int, int]]) -> list[tuple[float, .
 shapes = st.tuples(st.integers(1, 200), st.integers(1, 8)).map(lambda s: (s[0] + s[1], s[1]))
 
 
-@settings(deadline=None)
 @given(st.lists(shapes, min_size=8, max_size=40), st.lists(shapes, min_size=8, max_size=40))
 def test_the_cost_of_steps_is_found_in_what_replicas_counted(
     one: list[tuple[int, int]], other: list[tuple[int, int]]
@@ -205,7 +202,6 @@ def test_a_wish_that_changed_meanwhile_counts_once() -> None:
     assert cold_starts(moments((0, 1, 1), (10, 2, 1), (20, 1, 1), (50, 1, 1))) == ()
 
 
-@settings(deadline=None)
 @given(timelines, timelines)
 def test_distance_is_symmetric_and_none_to_itself(
     one: tuple[Moment, ...], other: tuple[Moment, ...]

@@ -64,7 +64,7 @@ def steady(rate: float, seconds: float, prompt: int = 600, output: int = 150) ->
     return tuple(Arrival(i / rate, prompt, output) for i in range(count))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(trace=traces, profile=profiles)
 def test_taking_unchanged_steps_together_changes_no_time(trace: Trace, profile: Profile) -> None:
     fast = simulate(setup_of(trace, profile), FixedScaler(2))
@@ -87,7 +87,7 @@ def test_most_steps_are_not_planned_one_by_one() -> None:
     assert result.planned_steps < result.steps / 3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     trace=traces,
     profile=profiles,
@@ -225,7 +225,7 @@ def test_a_request_that_waits_is_sent_as_soon_as_another_one_ends() -> None:
 
 
 @given(trace=traces)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_clients_that_name_their_limits_get_the_same_tokens(trace: Trace) -> None:
     named = simulate(setup_of(trace, limits_named=True), FixedScaler(2))
     hidden = simulate(setup_of(trace), FixedScaler(2))

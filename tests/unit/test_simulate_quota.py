@@ -8,7 +8,7 @@ from collections import defaultdict
 from math import floor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_api.spec import BudgetMode
@@ -55,7 +55,6 @@ class Quota:
             now = ends + 1e-9
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 0.5), min_size=1, max_size=20), st.floats(0.1, 1.0))
 def test_a_busy_group_computes_its_share_of_the_time(steps: list[float], share: float) -> None:
     quota = Quota(share, 0.0)

@@ -88,7 +88,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         read_trace(binary)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(factor=st.floats(0.1, 4), seed=st.integers(0, 5))
 def test_scaling_keeps_order_and_rate(factor: float, seed: int) -> None:
     trace = poisson(steady(10.0), 10.0, 200.0, seed)
