@@ -156,6 +156,7 @@ def test_ranges(name: str, is_above: bool, least: int, most: int) -> None:
             traceparent=None,
             waited_seconds=None,
             model_judged=False,
+            deadline=None,
         )
         try:
             check(generation)
