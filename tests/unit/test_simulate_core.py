@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fastgen_api.names import Outcome
@@ -64,8 +64,24 @@ def steady(rate: float, seconds: float, prompt: int = 600, output: int = 150) ->
     return tuple(Arrival(i / rate, prompt, output) for i in range(count))
 
 
+OVERTAKEN: Trace = (
+    Arrival(0.0, 777, 176),
+    Arrival(0.0, 644, 105),
+    Arrival(5.960464477539063e-08, 643, 110),
+    Arrival(1.192092896e-07, 408, 158),
+    Arrival(0.01, 2299, 75),
+    Arrival(1.9, 1, 1),
+    Arrival(2.00001, 2504, 1),
+)
+"""The request that waits first becomes late while others run, so the next one is let in."""
+
+
 @settings(max_examples=20)
 @given(trace=traces, profile=profiles)
+@example(
+    trace=OVERTAKEN,
+    profile=replace(LLAMA8B_L4, num_blocks=100, max_concurrent_requests=8, cold_start_seconds=10.0),
+)
 def test_taking_unchanged_steps_together_changes_no_time(trace: Trace, profile: Profile) -> None:
     fast = simulate(setup_of(trace, profile), FixedScaler(2))
     slow = simulate(setup_of(trace, profile, fast_forward=False), FixedScaler(2))

@@ -212,7 +212,7 @@ class Replica:
         scheduler = self._scheduler
         if not scheduler.running and not scheduler.waiting:
             return
-        steps = self._unchanged_steps()
+        steps = self._unchanged_steps(now)
         if steps:
             self._run = Run(ends_of(scheduler.running, self.profile.cost, now, steps))
             self.ends_at = self._run.ends[-1]
@@ -223,7 +223,7 @@ class Replica:
         self.ends_at = now + self.profile.cost.seconds(shape_of(scheduled.step))
         # Whoever waits now is let in by no later step either, until an answer ends.
 
-    def _unchanged_steps(self) -> int:
+    def _unchanged_steps(self, now: float) -> int:
         """How many steps only add a token to each answer, up to the one that ends the first."""
         running = self._scheduler.running
         if not self._fast_forward or not running:
@@ -232,7 +232,9 @@ class Replica:
         steps = _MOST_STEPS
         if waiting and len(running) < self._limits.max_running:
             # Running answers come nearer to their ends, so memory for one that waits may be
-            # foreseen at any step; a place becomes free only when an answer ends.
+            # foreseen at any step, and who waits first may become late; a place becomes free only
+            # when an answer ends.
+            self._scheduler.sort_waiting(self._budget(now).cost, now)
             if self._is_foreseen(waiting[0]):
                 return 0
             steps = 1

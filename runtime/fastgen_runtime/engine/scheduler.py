@@ -16,6 +16,7 @@ from fastgen_runtime.engine.blocks import (
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.chunk import make_chunk
 from fastgen_runtime.engine.deadlines import Deadlines
+from fastgen_runtime.engine.latency import StepCost
 from fastgen_runtime.engine.lateness import Lateness
 from fastgen_runtime.engine.outlook import Forecast, LengthHistory
 from fastgen_runtime.engine.plan import Admission, Limits, schedule
@@ -154,6 +155,10 @@ class Scheduler:
         if request is not None:
             self._forget(request)
 
+    def sort_waiting(self, cost: StepCost, now: float) -> None:
+        """Lets those that wait and may be in time pass those that no longer can."""
+        self._lateness.sort(self._waiting, cost, now)
+
     def schedule(self, now: float, budget: Budget | None = None) -> Scheduled:
         """The next step, its blocks reserved; without chunks when there is nothing to do.
 
@@ -161,7 +166,7 @@ class Scheduler:
         """
         expired = self._drop_expired(now)
         budget = budget or Budget(self.limits.budget_tokens)
-        self._lateness.sort(self._waiting, budget.cost, now)
+        self.sort_waiting(budget.cost, now)
         plan = schedule(
             self._running,
             self._waiting,
