@@ -52,7 +52,7 @@ lint: $(READY) ## Check format, lint, types and import rules
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
-check: lint ## For every commit: lint and unit tests (about 3 minutes)
+check: lint ## For every commit: lint and unit tests (about 5 minutes)
 	@$(BIN)/pytest -q tests/unit
 
 test: check ## Everything, the cluster included
