@@ -261,8 +261,14 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
     def _server(
         self, exchange: GatewayExchange, member: Member, headers: dict[str, str]
     ) -> str | None:
-        """Name of the replica that answers, by the gateway's word, else by its own."""
+        """Name of the replica that answers, by the gateway's word, else by its own.
+
+        Of a failure of the gateway's own making that word names the replica that it has lost.
+        """
+        own = headers.get(Header.REPLICA)
+        if exchange.is_unavailable and own is None:
+            return None
         for endpoint in member.fleet.endpoints:
             if exchange.served in (endpoint.http_address, endpoint.grpc_address):
                 return endpoint.name
-        return headers.get(Header.REPLICA)
+        return own

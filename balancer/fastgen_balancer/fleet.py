@@ -226,10 +226,11 @@ class Fleet:
         if endpoint is None:
             return
         standing = self._standings[name]
-        had_word = standing.heard_at is not None and standing.failed_calls == 0
+        was_there = standing.is_known_to_live(self._clock())
         standing.failed_calls += 1
+        standing.is_gone |= is_gone
         self._changed(name)
-        if is_gone and had_word and not self._is_leaving(endpoint):
+        if is_gone and was_there and not self._is_leaving(endpoint):
             self._events.crashed(name)
 
     def forget_lost(self) -> int:

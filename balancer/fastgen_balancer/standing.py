@@ -32,6 +32,8 @@ class Standing:
     probe: str | None = None
     failed_calls: int = 0
     """Of GetLoad, in a row."""
+    is_gone: bool = False
+    """Whether nobody has listened there since it was last heard."""
     heard_at: float | None = None
     first_bytes: FirstBytes = field(default_factory=FirstBytes)
 
@@ -51,6 +53,10 @@ class Standing:
         is_silent = self.heard_at is not None and now - self.heard_at >= SILENT_SECONDS
         return is_silent and self.failed_calls > 0
 
+    def is_known_to_live(self, now: float) -> bool:
+        """Whether it was heard lately: a call that timed out on a busy machine says no more."""
+        return self.heard_at is not None and not self.is_gone and not self.is_unreachable(now)
+
     def weight(self, now: float) -> float:
         return 1.0 if self.new_since is None else weight_of(now - self.new_since)
 
@@ -58,6 +64,7 @@ class Standing:
         if self.is_unreachable(now):
             self.new_since = now
         self.failed_calls = 0
+        self.is_gone = False
         self.heard_at = now
 
     def send(self, sent: Sent, now: float) -> None:

@@ -168,6 +168,18 @@ async def test_a_good_end_by_a_gateways_word_acquits_no_prompt() -> None:
     assert desk.quarantine.verdict(key) is Verdict.SUSPECT
 
 
+@pytest.mark.parametrize("served", ["10.0.0.1:8000", ""])
+async def test_a_gateways_own_503_is_no_answer_of_the_replica_that_it_names(
+    served: str,
+) -> None:
+    desk = Desk()
+    exchange = desk.arrivals.begin(Exchange, {":method": "POST", ":path": "/v1/x"}, "")
+    desk.arrivals.read(exchange, BODY)
+    assert exchange.keys is not None
+    await desk.call(asks(), sends(), tells("503", served))
+    assert desk.quarantine.verdict(exchange.keys.whole) is Verdict.UNDECIDED
+
+
 @pytest.mark.parametrize("mode", [DUPLEX, BUFFERED])
 async def test_bodies_of_gateways_cost_memory_within_a_bound(
     monkeypatch: pytest.MonkeyPatch, mode: int

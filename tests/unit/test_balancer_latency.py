@@ -218,3 +218,21 @@ def test_who_crashed_is_told_once() -> None:
         fleet.hear_nothing("d", is_gone=True)
         fleet.hear_nothing("gone", is_gone=True)
     assert crashed == ["a"], "not who is silent, nor who was to leave"
+
+
+def test_a_call_that_timed_out_hides_no_crash() -> None:
+    clock = Clock()
+    crashed: list[str] = []
+    fleet = Fleet(clock, 8, Events(crashed=crashed.append))
+    fleet.set_endpoints([endpoint(name) for name in "ab"])
+    for name in "ab":
+        fleet.hear(name, report(clock.now))
+        fleet.hear_nothing(name)
+    fleet.hear_nothing("a", is_gone=True)
+    assert crashed == ["a"]
+    clock.now += SILENT_SECONDS
+    fleet.hear_nothing("b", is_gone=True)
+    assert crashed == ["a"], "a link that was cut long before, not a process"
+    fleet.hear("a", report(clock.now))
+    fleet.hear_nothing("a", is_gone=True)
+    assert crashed == ["a", "a"], "it was back"
