@@ -1,0 +1,1 @@
+"""The kernels inside other people's programs: transformers and vLLM."""
