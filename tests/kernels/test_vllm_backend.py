@@ -81,24 +81,36 @@ def uv(*arguments: object) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
 
 
-def told(python: Path, installed: Path, checkpoints: list[Path], **switches: str) -> Any:
-    """`vllm_tokens` of the checkpoints."""
-    result = installed / f"{'-'.join(switches) or 'none'}.json"
+def told(python: Path, installed: Path, program: str, *arguments: Path, **switches: str) -> Any:
+    """What a program of the harness writes."""
+    result = installed / f"{program}-{'-'.join(switches)}.json"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1", **switches}
-    program = ROOT / "tests/harness/vllm_tokens.py"
-    subprocess.run([python, program, result, *checkpoints], check=True, env=environment)
+    source = ROOT / f"tests/harness/{program}.py"
+    subprocess.run([python, source, result, *arguments], check=True, env=environment)
     return json.loads(result.read_text())
 
 
 def test_tokens_are_those_of_vllm_and_our_attention_made_them(
     vllm_python: Path, installed: Path, checkpoints: list[Path]
 ) -> None:
-    theirs = told(vllm_python, installed, checkpoints)
-    ours = told(vllm_python, installed, checkpoints, FASTGEN_VLLM_CPU="1")
+    theirs = told(vllm_python, installed, "vllm_tokens", *checkpoints)
+    ours = told(vllm_python, installed, "vllm_tokens", *checkpoints, FASTGEN_VLLM_CPU="1")
     assert theirs["forwards"] == 0
     # At least a pass over each layer of each model for every token after the first.
     assert ours["forwards"] >= len(MODELS) * SHAPE["num_hidden_layers"] * 15
     assert ours["answers"] == theirs["answers"]
     for answers in ours["answers"].values():
         assert len({token for answer in answers for token in answer}) > 20
+
+
+def test_what_the_kernels_do_not_take_is_refused(vllm_python: Path, installed: Path) -> None:
+    refusals = told(vllm_python, installed, "vllm_refusals")
+    assert sorted(refusals["layer"]) == ["alibi_slopes", "attn_type", "kv_cache_dtype", "sinks"]
+    for text in (*refusals["layer"].values(), refusals["step"]):
+        assert "choose another attention_backend" in text
+    assert refusals["plain"] == []
+    assert refusals["head"] == ["head_size not supported"]
+    assert refusals["dtype"] == ["FastGen's kernels take float16 or bfloat16 on GPUs: set dtype"]
+    assert refusals["old"] == ["compute capability not supported"]
+    assert refusals["cache"] == ["kv_cache_dtype not supported"]
