@@ -33,7 +33,7 @@ def draw(curves: Curves) -> "Figure":
     for axes in (latency, ttft, pace, useful):
         bare(axes)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(frameon=False, fontsize=8, handlelength=3.5)
     for axes in (ttft, pace, useful):
         _name_loads(axes, curves)
     return figure
