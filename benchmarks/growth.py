@@ -40,13 +40,15 @@ CONTEXTS: Final = (128, 256, 512, 1000, 2000, 4000, 8000)
 STREAM_PROMPT: Final = 128
 BLOCK_SIZE: Final = 32
 MOST_LENGTH: Final = 8192
+CONTEXT_BUDGET: Final = 512
+"""SplitFuse's constant."""
 START_SECONDS: Final = 300.0
 
 
-def make_loop(runner: Runner) -> EngineLoop:
-    """An engine with SplitFuse's constant budget."""
+def make_loop(runner: Runner, budget_tokens: int) -> EngineLoop:
+    """An engine whose steps hold so many tokens."""
     limits = Limits(
-        budget_tokens=512,
+        budget_tokens=budget_tokens,
         budget_mode=BudgetMode.FIXED,
         max_running=max(STREAMS),
         max_waiting=max(STREAMS),
@@ -58,7 +60,8 @@ def make_loop(runner: Runner) -> EngineLoop:
 
 def measure_streams(runner: Runner, rounds: int, tokens: int) -> list[Row]:
     """Steps that hold one token of each stream; the numbers of streams alternate."""
-    loop = make_loop(runner)
+    # All prompts in one step: so all answers are under way at once from then on.
+    loop = make_loop(runner, MOST_LENGTH)
     times: dict[int, list[float]] = {count: [] for count in STREAMS}
     loop.closed([Request(0, 0.0, STREAM_PROMPT, 4)], 1)
     for _ in range(rounds):
@@ -80,7 +83,7 @@ def measure_streams(runner: Runner, rounds: int, tokens: int) -> list[Row]:
 
 def measure_context(runner: Runner, rounds: int, tokens: int) -> list[Row]:
     """A prompt alone, then its answer; the lengths alternate."""
-    loop = make_loop(runner)
+    loop = make_loop(runner, CONTEXT_BUDGET)
     ttfts: dict[int, list[float]] = {length: [] for length in CONTEXTS}
     tpots: dict[int, list[float]] = {length: [] for length in CONTEXTS}
     loop.closed([Request(0, 0.0, STREAM_PROMPT, 4)], 1)
@@ -157,8 +160,8 @@ def main() -> None:
     rounds, tokens = (1, 8) if options.quick else (5, 32)
 
     def runner() -> Runner:
-        blocks = max(MOST_LENGTH, max(STREAMS) * (STREAM_PROMPT + 64)) // BLOCK_SIZE + 1
-        return load_runner(options.model, blocks, 512, max(STREAMS))
+        blocks = max(MOST_LENGTH, max(STREAMS) * (STREAM_PROMPT + 64)) // BLOCK_SIZE + 8
+        return load_runner(options.model, blocks, MOST_LENGTH, max(STREAMS))
 
     measures: dict[str, tuple[str, Callable[[], list[Row]]]] = {
         "streams": (

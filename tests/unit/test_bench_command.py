@@ -176,6 +176,9 @@ def test_an_endpoint_that_is_down_is_named() -> None:
         (["--clients", "1", "--rate", "2"], "--rate"),
         (["--api-key-file", "/none"], "--api-key-file"),
         (["--tokenizer", "/"], "--tokenizer"),
+        (["--tls"], "--grpc"),
+        (["--clients", "1", "--speed", "2"], "--trace"),
+        (["--ca-file", __file__], "--ca-file"),
     ],
 )
 def test_flags_that_cannot_be_are_refused_before_anything_is_sent(
@@ -200,6 +203,15 @@ def test_keys_are_sent_in_turn_and_shown_nowhere(tmp_path: Path) -> None:
     assert "wrong key [API key]" in point.failures["HTTP 401"].example
     assert set(fake.keys) == {"sk-right", "sk-wrong"}
     assert "sk-" not in result.output + output.read_text()
+
+
+def test_a_refused_key_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-mine")
+    with fake_openai(api_key="sk-right") as fake:
+        result = bench(fake.url)
+    assert result.exit_code == 1
+    assert "wrong key [API key]" in said(result)
+    assert "sk-mine" not in result.output
 
 
 def test_ctrl_c_shows_what_was_measured_so_far(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def test_a_closed_load_sends_as_many_as_fastgens_benchmark_unless_limited() -> N
 def test_flags_name_the_loads(
     clients: str | None, rates: str | None, trace: tuple[Arrival, ...], names: list[str]
 ) -> None:
-    loads = make_loads(clients, rates, trace, "1,2", Limits())
+    speeds = "1,2" if trace and not clients and not rates else "1"
+    loads = make_loads(clients, rates, trace, speeds, Limits())
     assert [load.name for load in loads] == names
 
 

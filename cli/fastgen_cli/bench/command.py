@@ -106,6 +106,8 @@ def make_task(options: Options) -> Task:
         check_plot(options.plot)
     if options.html:
         load_matplotlib("--html")
+    if options.tls and not options.grpc:
+        raise UserError("--tls goes with --grpc: a URL says https:// itself")
     if options.token_ids and not options.grpc and options.api is Api.CHAT:
         raise UserError("--token-ids: a chat is a text; ask with --api completions")
     trace = read_trace(options.trace) if options.trace else ()
@@ -128,7 +130,11 @@ def run(options: Options, console: Console, progress_console: Console) -> bool:
     """
     task = make_task(options)
     began = datetime.now(UTC)
-    measured = asyncio.run(_measure(task, Screen(progress_console)))
+    try:
+        measured = asyncio.run(_measure(task, Screen(progress_console)))
+    except UserError as error:
+        # An endpoint's words may hold the key that it was sent.
+        raise UserError(task.keys.hidden(str(error))) from None
     report = _report(task, measured, began)
     console.print(table_of(report.points, report.slo))
     for remark in remarks(report):

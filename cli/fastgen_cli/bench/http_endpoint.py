@@ -69,12 +69,13 @@ class HttpEndpoint:
         ca_file: Path | None,
     ) -> "HttpEndpoint":
         base = base_url(url)
+        verify = tls_context(ca_file) if ca_file else True
         client = httpx2.AsyncClient(
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
             timeout=httpx2.Timeout(timeout_seconds, connect=CONNECT_SECONDS, pool=None),
             # A proxy of the shell must not stand between us and this very machine.
             trust_env=not is_local(base),
-            verify=ssl.create_default_context(cafile=str(ca_file)) if ca_file else True,
+            verify=verify,
         )
         return cls(base, api, model, sampling, timeout_seconds, client)
 
@@ -89,6 +90,8 @@ class HttpEndpoint:
         """
         try:
             response = await self.client.get(f"{self.url}/models", headers=_headers(key))
+        except httpx2.InvalidURL as error:
+            raise UserError(f"{self.url} is no URL: {error}") from error
         except httpx2.HTTPError as error:
             failure = failures.of_http(error, False)
             raise UserError(failures.advice(failure, self.url, self.model or "")) from error
@@ -143,6 +146,14 @@ class HttpEndpoint:
 
     async def close(self) -> None:
         await self.client.aclose()
+
+
+def tls_context(ca_file: Path) -> ssl.SSLContext:
+    """Trusts whom the file names, and nobody else; raises UserError."""
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except OSError as error:
+        raise UserError(f"--ca-file {ca_file}: {error}") from error
 
 
 def answer_of(stream: EventStream, ended: float) -> Answer:

@@ -31,16 +31,22 @@ class Keys:
 def read_keys(file: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:
     """The lines of a file, else the variable OPENAI_API_KEY, else none.
 
-    Raises UserError where the file cannot be read or holds no key.
+    Raises UserError where the file cannot be read or holds no key, and for one that no header
+    can carry.
     """
     if file is None:
-        value = environment.get(VARIABLE, "").strip()
-        return Keys((value,) if value else ())
+        return _checked(environment.get(VARIABLE, "").split(), VARIABLE)
     try:
         lines = file.read_text().split()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UserError(f"--api-key-file {file} cannot be read: {reason}") from error
-    if not lines or not all(line.isascii() and line.isprintable() for line in lines):
-        raise UserError(f"--api-key-file {file}: one key a line, of printable ASCII")
-    return Keys(tuple(lines))
+    if not lines:
+        raise UserError(f"--api-key-file {file} holds no key: one a line")
+    return _checked(lines, f"--api-key-file {file}")
+
+
+def _checked(values: list[str], source: str) -> Keys:
+    if not all(value.isascii() and value.isprintable() for value in values):
+        raise UserError(f"{source}: keys are printable ASCII")
+    return Keys(tuple(values))

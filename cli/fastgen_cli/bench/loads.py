@@ -90,6 +90,8 @@ def make_loads(
 
     Raises UserError for flags that cannot be read or do not go together.
     """
+    if speeds != "1" and (not trace or clients is not None or rates is not None):
+        raise UserError("--speed is that of a trace's times: give --trace, no --clients or --rate")
     if clients is not None and rates is not None:
         raise UserError("--clients is a closed loop and --rate an open one: give one of them")
     if rates is not None:

@@ -34,7 +34,10 @@ class Screen:
             TimeElapsedColumn(),
             TextColumn("{task.fields[figures]}"),
         )
-        with Progress(*columns, console=self._console, transient=True) as progress:
+        shown = self._console.is_terminal
+        with Progress(
+            *columns, console=self._console, transient=True, disable=not shown
+        ) as progress:
             task = progress.add_task(name, total=1.0, figures="")
 
             async def follow() -> None:

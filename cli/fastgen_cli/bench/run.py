@@ -59,6 +59,8 @@ class Run:
     tokens: int = 0
     """Events with tokens, so far."""
     is_complete: bool = True
+    is_open: bool = False
+    """Whether requests have times at which they are due."""
     started: float = field(default_factory=time.monotonic)
 
     def now(self) -> float:
@@ -76,7 +78,7 @@ class Run:
 
         async def one_after_another() -> None:
             while self.now() < seconds and (request := next(waiting, None)) is not None:
-                if (await self._send(request, 0.0)).failure:
+                if (await self._send(request)).failure:
                     await asyncio.sleep(PAUSE_SECONDS)
 
         await self._until(stop, [one_after_another() for _ in range(clients)])
@@ -85,6 +87,7 @@ class Run:
         self, requests: Iterable[Request], most_in_flight: int, stop: asyncio.Event
     ) -> None:
         """Requests leave when they are due, answered or not; beyond the cap they are failures."""
+        self.is_open = True
         self.started = time.monotonic()
 
         async def send_when_due() -> None:
@@ -92,9 +95,9 @@ class Run:
                 for request in requests:
                     await asyncio.sleep(max(0.0, request.at_seconds - self.now()))
                     if self.in_flight >= most_in_flight:
-                        self._keep(request, self.now(), 0.0, Failure(failures.NOT_SENT))
+                        self._keep(request, self.now(), Failure(failures.NOT_SENT))
                         continue
-                    tasks.create_task(self._send(request, self.now() - request.at_seconds))
+                    tasks.create_task(self._send(request))
 
         await self._until(stop, [send_when_due()])
 
@@ -115,7 +118,7 @@ class Run:
             task.cancel()
         await asyncio.gather(*tasks, everything, return_exceptions=True)
 
-    async def _send(self, request: Request, late_seconds: float) -> Record:
+    async def _send(self, request: Request) -> Record:
         call = self.sender.call(request)
         self.sent += 1
         self.in_flight += 1
@@ -127,16 +130,15 @@ class Run:
             failure = error.failure
             hidden = self.sender.keys.hidden(failure.message)
             failure = Failure(failure.kind, failure.status, hidden)
-            return self._keep(request, sent, late_seconds, failure)
+            return self._keep(request, sent, failure)
         finally:
             self.in_flight -= 1
-        return self._keep(request, sent, late_seconds, None, answer, counts)
+        return self._keep(request, sent, None, answer, counts)
 
     def _keep(
         self,
         request: Request,
         sent: float,
-        late_seconds: float,
         failure: Failure | None,
         answer: Answer | None = None,
         counts: tuple[int, int] = (0, 0),
@@ -146,7 +148,7 @@ class Run:
             asked_output_tokens=request.output_tokens,
             sent_seconds=sent,
             ended_seconds=answer.ended_seconds if answer else self.now(),
-            late_seconds=max(0.0, late_seconds),
+            late_seconds=max(0.0, sent - request.at_seconds) if self.is_open else 0.0,
             token_seconds=answer.token_seconds if answer else (),
             prompt_tokens=counts[0],
             output_tokens=counts[1],
