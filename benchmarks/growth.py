@@ -109,12 +109,14 @@ def start_seconds() -> tuple[float, float]:
     words = ("-m", "fastgen_runtime.main", "--model=smollm2", "--host=127.0.0.1")
     ports = (f"--http-port={port}", f"--grpc-port={grpc_port}")
     body = {"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 1}
-    with tempfile.TemporaryFile() as log:
+    # -P: the scripts beside this one are no modules of the replica's.
+    command = [sys.executable, "-P", *words, *ports]
+    with tempfile.NamedTemporaryFile() as log:
         begun = time.monotonic()
-        process = subprocess.Popen([sys.executable, *words, *ports], stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             with httpx2.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
-                _wait_until_ready(client, process, begun)
+                _wait_until_ready(client, process, begun, Path(log.name))
                 ready = time.monotonic() - begun
                 client.post("/v1/completions", json=body, timeout=60).raise_for_status()
                 return ready, time.monotonic() - begun
@@ -124,11 +126,12 @@ def start_seconds() -> tuple[float, float]:
 
 
 def _wait_until_ready(
-    client: httpx2.Client, process: "subprocess.Popen[bytes]", begun: float
+    client: httpx2.Client, process: "subprocess.Popen[bytes]", begun: float, log: Path
 ) -> None:
     while time.monotonic() < begun + START_SECONDS:
         if process.poll() is not None:
-            raise RuntimeError(f"fastgen-runtime ended with {process.returncode}")
+            said = log.read_text()[-2000:]
+            raise RuntimeError(f"fastgen-runtime ended with {process.returncode}: {said}")
         try:
             if client.get("/health").status_code == 200:
                 return
@@ -183,7 +186,7 @@ def main() -> None:
         show(title, results[part])
         if part in PLOTS:
             PLOTS[part](results[part], options.out / f"growth-{part}.svg")
-    file.write_text(json.dumps(results, indent=1) + "\n")
+        file.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken, TokenGap
 from fastgen_cli.bench.effective import effective_throughput, moving_averages, succeeds
 from fastgen_cli.bench.measures import measure
+from fastgen_cli.bench.plots import as_svg, draw
 from fastgen_cli.bench.record import Failure, Record
 
 SECONDS = st.floats(0, 1e3)
@@ -138,3 +139,20 @@ def test_lengths_are_asked_and_counted() -> None:
     records = [record(0.1, [0.1] * 3), record(0.1, [0.1], asked_output_tokens=9)]
     lengths = measure("", records, None).output_tokens
     assert (lengths.asked_mean, lengths.counted_mean, lengths.exact_percent) == (6.5, 3.0, 50.0)
+
+
+@pytest.mark.parametrize("slo", [None, STRICT])
+def test_pictures_bear_what_was_not_measured(slo: SLO | None) -> None:
+    points = [measure("a", [record(0.4, [0.05])], slo), measure("b", [], slo)]
+    assert as_svg(draw([("alone", points)])).startswith("<svg")
+    assert as_svg(draw([("one", points), ("other", points[:1])])).startswith("<svg")
+
+
+def test_engines_side_by_side_have_a_line_each_in_one_colour() -> None:
+    points = [measure("a", [record(0.4, [0.05])], STRICT)]
+    figure = draw([("one", points), ("other", points)])
+    colours = [[line.get_color() for line in axes.get_lines()] for axes in figure.axes]
+    assert len(colours) == 4
+    assert all(each == colours[0] for each in colours)
+    assert len(set(colours[0])) == 2
+    as_svg(figure)

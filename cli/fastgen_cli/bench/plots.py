@@ -17,19 +17,23 @@ MILLI: Final = 1e3
 
 
 def draw(curves: Curves) -> "Figure":
-    """Latency against throughput, TTFT, pace and useful throughput against load."""
+    """Latency against throughput, TTFT, pace and useful throughput against load.
+
+    Of several reports only the upper percentiles and the goodput are drawn, each in its colour.
+    """
     from matplotlib import pyplot as plt
 
     figure, ((latency, ttft), (pace, useful)) = plt.subplots(2, 2, figsize=(10, 7))
+    is_alone = len(curves) == 1
     for name, points in curves:
         _latency(latency, name, points)
-        _percentiles(ttft, name, points, lambda p: p.ttft_seconds, (50, 90), len(curves) > 1)
-        _percentiles(pace, name, points, lambda p: p.tpot_seconds, (50, 99), len(curves) > 1)
-        _useful(useful, name, points, len(curves) > 1)
+        _percentiles(ttft, name, points, lambda p: p.ttft_seconds, (50, 90), is_alone)
+        _percentiles(pace, name, points, lambda p: p.tpot_seconds, (50, 99), is_alone)
+        _useful(useful, name, points, is_alone)
     latency.set(xlabel="requests/s", ylabel="mean latency, s", ylim=(0, None), xlim=(0, None))
-    ttft.set(ylabel="TTFT, ms", ylim=(0, None))
-    pace.set(ylabel="TPOT, ms", ylim=(0, None))
-    useful.set(ylabel="requests/s", ylim=(0, None))
+    ttft.set(ylabel="TTFT, ms" if is_alone else "TTFT P90, ms", ylim=(0, None))
+    pace.set(ylabel="TPOT, ms" if is_alone else "TPOT P99, ms", ylim=(0, None))
+    useful.set(ylabel="requests/s" if is_alone else "good requests/s", ylim=(0, None))
     for axes in (latency, ttft, pace, useful):
         bare(axes)
         if axes.get_legend_handles_labels()[0]:
@@ -54,29 +58,32 @@ def _percentiles(
     points: Sequence[Point],
     of: Callable[[Point], Distribution | None],
     percents: tuple[int, int],
-    is_named: bool,
+    is_alone: bool,
 ) -> None:
-    line = None
-    for percent, style in zip(percents, ("--", "-"), strict=True):
-        places = [place for place, point in enumerate(points) if of(point)]
-        values = [MILLI * getattr(of(points[place]), f"p{percent}") for place in places]
-        label = f"{name} P{percent}" if is_named else f"P{percent}"
-        color = line.get_color() if line else None
-        (line,) = axes.plot(places, values, style, marker="o", color=color, label=label)
+    """The upper percentile, and of a report that is alone the lower one as well."""
+    places = [place for place, point in enumerate(points) if of(point)]
+    lower, upper = (
+        [MILLI * getattr(of(points[place]), f"p{percent}") for place in places]
+        for percent in percents
+    )
+    (line,) = axes.plot(places, upper, marker="o", label=f"P{percents[1]}" if is_alone else name)
+    if is_alone:
+        color = line.get_color()
+        axes.plot(places, lower, "--", marker="o", color=color, label=f"P{percents[0]}")
 
 
-def _useful(axes: "Axes", name: str, points: Sequence[Point], is_named: bool) -> None:
+def _useful(axes: "Axes", name: str, points: Sequence[Point], is_alone: bool) -> None:
+    """Goodput; of a report that is alone what it is to be compared with, too."""
     places = range(len(points))
-    prefix = f"{name}: " if is_named else ""
-    if all(point.goodput is not None for point in points):
-        axes.plot(
-            places, [p.goodput or 0.0 for p in points], marker="o", label=f"{prefix}goodput (SLO)"
-        )
+    goodputs = [point.goodput for point in points if point.goodput is not None]
+    if len(goodputs) == len(points):
+        axes.plot(places, goodputs, marker="o", label="good (SLO)" if is_alone else name)
+    if not is_alone:
+        return
     effective = [point.effective_throughput["4"] for point in points]
-    axes.plot(places, effective, "--", marker="o", label=f"{prefix}effective at 4 tokens/s")
-    if not is_named:
-        answered = [point.requests_per_second for point in points]
-        axes.plot(places, answered, ":", color="grey", label="answered")
+    axes.plot(places, effective, "--", marker="o", label="effective at 4 tokens/s")
+    answered = [point.requests_per_second for point in points]
+    axes.plot(places, answered, ":", color="grey", label="answered")
 
 
 def _name_loads(axes: "Axes", curves: Curves) -> None:
