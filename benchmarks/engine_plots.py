@@ -1,4 +1,4 @@
-"""Pictures of `engine.py`'s rows, as SVG."""
+"""Pictures of the rows of `engine.py` and `growth.py`, as SVG."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -82,8 +82,41 @@ def plot_pace(rows: Rows, path: Path) -> None:
     _save(draw, path)
 
 
+def plot_streams(rows: Rows, path: Path) -> None:
+    """Time of a step, and tokens of all streams per second, against the streams."""
+
+    def draw(axes: Axes) -> None:
+        streams = [row["streams"] for row in rows]
+        axes.plot(streams, [row["step_ms"] for row in rows], marker="o", label="step, ms")
+        rates = [row["tokens_per_second"] for row in rows]
+        axes.plot(streams, rates, "--", marker="o", label="tokens/s of all streams")
+        axes.set(xscale="log", yscale="log", xlabel="answers at once")
+        axes.set_xticks(streams)
+        axes.get_xaxis().set_major_formatter("{x:.0f}")
+        axes.legend(frameon=False)
+
+    _save(draw, path)
+
+
+def plot_context(rows: Rows, path: Path) -> None:
+    """Time to first token, and per token after it, against the prompt."""
+
+    def draw(axes: Axes) -> None:
+        lengths = [row["context"] for row in rows]
+        axes.plot(lengths, [row["ttft_ms"] for row in rows], marker="o", label="TTFT")
+        axes.plot(lengths, [row["tpot_ms"] for row in rows], "--", marker="o", label="TPOT")
+        axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt", ylabel="ms")
+        axes.set_xticks(lengths)
+        axes.get_xaxis().set_major_formatter("{x:.0f}")
+        axes.legend(frameon=False)
+
+    _save(draw, path)
+
+
 PLOTS: Final[dict[str, Callable[[Rows, Path], None]]] = {
     "steps": plot_steps,
     "chunks": plot_chunks,
     "pace": plot_pace,
+    "streams": plot_streams,
+    "context": plot_context,
 }

@@ -5,15 +5,13 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 
 import openai
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from rich.console import Console
 
 from fastgen_cli.errors import UserError
-
-_LOCAL: Final = ("127.0.0.1", "localhost", "::1")
+from fastgen_cli.url import base_url, is_local
 
 GOODBYE: Final = ("/quit", "/exit")
 HELP: Final = "/reset forgets the conversation, /quit ends it, Ctrl-C stops an answer."
@@ -51,24 +49,15 @@ class Pace:
         return f"{text} ({self.tokens} tokens)"
 
 
-def base_url(url: str) -> str:
-    """The API's base: `/v1` is added when it is missing."""
-    bare = url.rstrip("/")
-    if "://" not in bare:
-        bare = f"http://{bare}"
-    return bare if bare.endswith("/v1") else f"{bare}/v1"
-
-
 def make_client(url: str) -> openai.OpenAI:
     """A client of the endpoint, with OPENAI_API_KEY when it is set."""
     base = base_url(url)
     # A proxy of the shell must not stand between us and this very machine.
-    local = urlsplit(base).hostname in _LOCAL
     return openai.OpenAI(
         base_url=base,
         api_key=os.environ.get("OPENAI_API_KEY") or "none",
         max_retries=0,
-        http_client=openai.DefaultHttpxClient(trust_env=not local),
+        http_client=openai.DefaultHttpxClient(trust_env=not is_local(base)),
         timeout=openai.Timeout(600, connect=10),
     )
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fastgen_api.spec import DType
-from fastgen_cli import arguments, cluster_commands, simulate_command
+from fastgen_cli import arguments, bench_command, cluster_commands, simulate_command
 from fastgen_cli import serve as serving
 from fastgen_cli.errors import UserError
 from fastgen_cli.plan import Options
@@ -142,6 +142,7 @@ def _write(piece: str) -> None:
 
 cluster_commands.add_to(app)
 simulate_command.add_to(app)
+bench_command.add_to(app)
 
 
 if __name__ == "__main__":

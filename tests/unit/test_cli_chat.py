@@ -12,8 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fastgen_cli import chat
-from fastgen_cli.chat import AnswerError, Conversation, Pace, Settings, base_url
+from fastgen_cli.chat import AnswerError, Conversation, Pace, Settings
 from fastgen_cli.main import app
+from fastgen_cli.url import base_url
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

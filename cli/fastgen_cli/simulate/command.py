@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastgen_balancer.scaling_policy import target_ratio
 from fastgen_cli.errors import UserError
+from fastgen_cli.plotting import check_plot
 from fastgen_cli.simulate.oracle import planned, smallest_fleet
 from fastgen_cli.simulate.profile import find_profile
 from fastgen_cli.simulate.report import (
@@ -16,7 +17,6 @@ from fastgen_cli.simulate.report import (
     Report,
     TraceFacts,
     answer_of,
-    check_plot,
     latency_facts,
     run_of,
     table_of,

@@ -8,12 +8,12 @@ from rich.table import Table
 
 from fastgen_api.spec import SLO
 from fastgen_cli.errors import UserError
+from fastgen_cli.plotting import bare, save_plot
 from fastgen_cli.simulate.profile import Profile
 from fastgen_cli.simulate.result import Result
 
 SCHEMA: Final = "fastgen.dev/simulation/v1"
 """Named in each file; another name when a field changes its meaning."""
-PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -177,17 +177,6 @@ def write_json(report: Report, path: Path) -> None:
         raise UserError(f"--output {path}: {error.strerror or error}") from error
 
 
-def check_plot(path: Path) -> None:
-    """Raises UserError where no picture could be made of it, before anything is computed."""
-    if path.suffix.lower() not in PLOT_FORMATS:
-        raise UserError(f"--plot {path}: the name must end in {', '.join(PLOT_FORMATS)}")
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise UserError("--plot needs matplotlib: pip install matplotlib") from None
-    mpl.use("agg")
-
-
 def write_plot(report: Report, arrivals: list[float], path: Path) -> None:
     """Requests per second above, replicas below. arrivals: seconds."""
     from matplotlib import pyplot as plt
@@ -213,11 +202,5 @@ def write_plot(report: Report, arrivals: list[float], path: Path) -> None:
     replicas.set(xlabel="minutes", ylabel="ready replicas", ylim=(0, None))
     replicas.legend(frameon=False)
     for axes in (load, replicas):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise UserError(f"--plot {path}: {error.strerror or error}") from error
-    finally:
-        plt.close(figure)
+        bare(axes)
+    save_plot(figure, path)

@@ -1,0 +1,1 @@
+"""`fastgen bench`: loads an endpoint, and says how fast it answered."""
