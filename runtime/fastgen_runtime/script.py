@@ -32,7 +32,7 @@ from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.text.detokenizer import Vocabulary
 from fastgen_runtime.text.tokenizer import num_token_ids
 
-_Choice = TypeVar("_Choice", DType, BudgetMode)
+_Choice = TypeVar("_Choice", DType, Quantization, BudgetMode)
 _QUEUE: Final = 1 << 20
 """Prompts of one call that may wait: the caller waits anyway."""
 
