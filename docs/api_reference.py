@@ -4,7 +4,6 @@ Fields, types and meanings come from the CustomResourceDefinition, defaults from
 and what is not supported yet from the rules that refuse it.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,6 @@ REPOSITORY: Final = Path(__file__).resolve().parents[1]
 DEFINITION: Final = REPOSITORY / "crds" / "fastgendeployments.fastgen.dev.yaml"
 PAGE: Final = REPOSITORY / "docs" / "api-reference.md"
 BEGIN: Final = "<!-- From here on written by docs/api_reference.py. -->\n"
-UNSUPPORTED: Final = "is not supported by this version"
 
 Schema = dict[str, Any]
 
@@ -32,8 +30,6 @@ class Field:
     """Such as `spec.tolerations[].key`."""
     schema: Schema
     required: bool
-    refusal: str = ""
-    """Message of the rule that refuses it, or an object around it, whatever its value."""
 
 
 def read_definition() -> Schema:
@@ -48,19 +44,17 @@ def rules(schema: Schema) -> list[dict[str, str]]:
     return list(schema.get("x-kubernetes-validations", []))
 
 
-def fields(schema: Schema, path: str, refusal: str = "") -> Iterator[Field]:
+def fields(schema: Schema, path: str) -> Iterator[Field]:
     """All fields below `schema`, parents first."""
     for name, child in schema.get("properties", {}).items():
-        always = [rule["message"] for rule in rules(child) if rule["rule"] == "false"]
         found = Field(
             path=f"{path}.{name}",
             schema=child,
             required=name in schema.get("required", ()),
-            refusal=refusal or "".join(always),
         )
         yield found
-        yield from fields(child, found.path, found.refusal)
-        yield from fields(child.get("items", {}), f"{found.path}[]", found.refusal)
+        yield from fields(child, found.path)
+        yield from fields(child.get("items", {}), f"{found.path}[]")
 
 
 def default_text(value: object) -> str:
@@ -122,26 +116,14 @@ def type_text(schema: Schema) -> str:
     return str(schema["type"])
 
 
-def status_text(field: Field) -> str:
-    """What of the field this version refuses."""
-    if field.refusal:
-        return "not yet"
-    refused = []
-    for rule in rules(field.schema):
-        if UNSUPPORTED in rule["message"]:
-            what = rule["message"].partition(UNSUPPORTED)[0].removeprefix(field.path)
-            refused.append(re.sub(r"^ with |[\[\]\"]", "", what).strip())
-    return f"not yet: {', '.join(refused)}".removesuffix(": ") if refused else "yes"
-
-
 def spec_table(schema: Schema) -> str:
     """One row for each field of the spec."""
-    rows = ["| field | type | default | meaning | supported |", "|---|---|---|---|---|"]
+    rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in fields(schema["properties"]["spec"], "spec"):
         meaning, default = meaning_and_default(field.schema)
         default = "required" if field.required else default
         name = f"`{field.path.removeprefix('spec.')}`"
-        row = (name, type_text(field.schema), default, meaning, status_text(field))
+        row = (name, type_text(field.schema), default, meaning)
         rows.append(f"| {' | '.join(row)} |")
     return "\n".join(rows)
 
@@ -159,8 +141,7 @@ def rule_list(schema: Schema) -> str:
     """The messages of all rules that later versions keep, as a list."""
     spec = schema["properties"]["spec"]
     schemas = [schema, spec, *(field.schema for field in fields(spec, "spec"))]
-    kept = (rule["message"] for found in schemas for rule in rules(found))
-    return "\n".join(f"* {message}" for message in kept if UNSUPPORTED not in message)
+    return "\n".join(f"* {rule['message']}" for found in schemas for rule in rules(found))
 
 
 def written_part() -> str:

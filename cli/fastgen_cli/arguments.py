@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fastgen_api.spec import BudgetMode, DType
+from fastgen_api.spec import BudgetMode, DType, Quantization
 
 Model = Annotated[
     str,
@@ -30,6 +30,10 @@ ServedName = Annotated[
 ]
 ComputeType = Annotated[
     DType, typer.Option(case_sensitive=False, help="Type of weights and computation.")
+]
+WeightForm = Annotated[
+    Quantization,
+    typer.Option(case_sensitive=False, help="How the weights of layers are held; FP8: on GPUs."),
 ]
 MaxModelLength = Annotated[
     int | None, typer.Option(min=1, help="Longest prompt and answer together, tokens.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastgen_api.spec import DType
+from fastgen_api.spec import DType, Quantization
 from fastgen_cli import arguments, bench_command, cluster_commands, simulate_command
 from fastgen_cli import serve as serving
 from fastgen_cli.errors import UserError
@@ -58,6 +58,7 @@ def serve(
     grpc_port: arguments.GrpcPort = None,
     served_name: arguments.ServedName = None,
     dtype: arguments.ComputeType = DType.AUTO,
+    quantization: arguments.WeightForm = Quantization.AUTO,
     max_model_length: arguments.MaxModelLength = None,
     max_concurrent_requests: arguments.MaxConcurrentRequests = None,
     token_budget: arguments.TokenBudget = None,
@@ -73,6 +74,7 @@ def serve(
         )
     engine = {
         "--dtype": None if dtype is DType.AUTO else dtype.value,
+        "--quantization": None if quantization is Quantization.AUTO else quantization.value,
         "--max-model-length": max_model_length,
         "--max-concurrent-requests": max_concurrent_requests,
         "--token-budget": token_budget,

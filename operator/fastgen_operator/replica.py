@@ -7,6 +7,7 @@ from fastgen_api.names import Component, Port
 from fastgen_api.spec import (
     KubernetesObject,
     Quantity,
+    Quantization,
     Spec,
     most_step_tokens,
     replicas_wanted,
@@ -74,6 +75,9 @@ def runtime_arguments(owner: Owner, spec: Spec, model: str) -> list[str]:
         "--deployment": owner.name,
         "--namespace": owner.namespace,
         "--dtype": str(engine.dtype),
+        "--quantization": (
+            None if engine.quantization is Quantization.AUTO else str(engine.quantization)
+        ),
         "--max-model-length": engine.max_model_length,
         "--max-concurrent-requests": engine.max_concurrent_requests,
         "--kv-block-size": engine.kv_block_size,

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import Port, StartupFailure
-from fastgen_api.spec import BudgetMode, DType, most_step_tokens
+from fastgen_api.spec import BudgetMode, DType, Quantization, most_step_tokens
 from fastgen_runtime.startup_error import StartupError
 
 BLOCK_SIZES: Final = (16, 32, 64, 128)
@@ -34,6 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     served_name: str | None = None
     dtype: DType = DType.AUTO
+    quantization: Quantization = Quantization.AUTO
     max_model_length: int | None = None
     max_concurrent_requests: int = 256
     kv_block_size: int = 64
@@ -97,6 +98,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model_path: str
     dtype: DType
+    quantization: Quantization
     max_length: int
     max_running: int
     max_waiting: int

@@ -81,6 +81,7 @@ def load_engine(
         checkpoint,
         RunnerConfig(
             dtype=config.dtype,
+            quantization=config.quantization,
             block_size=config.block_size,
             memory_percent=config.memory_percent,
             max_model_length=config.max_length,

@@ -10,7 +10,7 @@ import typer
 import uvloop
 
 from fastgen_api import names
-from fastgen_api.spec import BudgetMode, DType
+from fastgen_api.spec import BudgetMode, DType, Quantization
 from fastgen_runtime.config import Config, MetricAliases
 from fastgen_runtime.log import log_problem, start_logging
 from fastgen_runtime.startup_error import StartupError
@@ -28,6 +28,9 @@ def serve(
         str | None, typer.Option(help="The model's name to clients; default: the file's.")
     ] = None,
     dtype: Annotated[DType, typer.Option(help="What to compute with.")] = DType.AUTO,
+    quantization: Annotated[
+        Quantization, typer.Option(help="How the weights of layers are held.")
+    ] = Quantization.AUTO,
     max_model_length: Annotated[
         int | None, typer.Option(help="Most tokens of a request; default: the model's own.")
     ] = None,
@@ -74,6 +77,7 @@ def serve(
         model=model,
         served_name=served_name,
         dtype=dtype,
+        quantization=quantization,
         max_model_length=max_model_length,
         max_concurrent_requests=max_concurrent_requests,
         kv_block_size=kv_block_size,

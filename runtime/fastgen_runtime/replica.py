@@ -214,6 +214,7 @@ def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> Engi
     return EngineConfig(
         model_path=str(checkpoint.path),
         dtype=config.dtype,
+        quantization=config.quantization,
         max_length=model_length(checkpoint.config, config.max_model_length),
         max_running=config.max_running,
         max_waiting=config.max_running,

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
 from fastgen_api.names import StartupFailure
-from fastgen_api.spec import BudgetMode, DType, most_step_tokens
+from fastgen_api.spec import BudgetMode, DType, Quantization, most_step_tokens
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.engine import Engine, Load
 from fastgen_runtime.engine.plan import Limits
@@ -32,7 +32,7 @@ from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.text.detokenizer import Vocabulary
 from fastgen_runtime.text.tokenizer import num_token_ids
 
-_Choice = TypeVar("_Choice", DType, BudgetMode)
+_Choice = TypeVar("_Choice", DType, Quantization, BudgetMode)
 _QUEUE: Final = 1 << 20
 """Prompts of one call that may wait: the caller waits anyway."""
 
@@ -211,6 +211,7 @@ def load_pipeline(
     model: str,
     *,
     dtype: str = DType.AUTO,
+    quantization: str = Quantization.AUTO,
     max_model_length: int | None = None,
     max_concurrent_requests: int = 64,
     kv_block_size: int = 64,
@@ -232,6 +233,7 @@ def load_pipeline(
     budget = most_step_tokens(mode, token_budget)
     config = RunnerConfig(
         dtype=_one_of(DType, "dtype", dtype),
+        quantization=_one_of(Quantization, "quantization", quantization),
         block_size=kv_block_size,
         max_model_length=max_model_length,
         max_concurrent_requests=max_concurrent_requests,

@@ -9,23 +9,15 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
-import pytest
 
 from fastgen_api.spec import KubernetesObject, Quantity, Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 reference = runpy.run_path(str(ROOT / "docs/api_reference.py"))
-UNSUPPORTED = reference["UNSUPPORTED"]
 schema = reference["read_definition"]()
 spec_schema = schema["properties"]["spec"]
 spec_fields = list(reference["fields"](spec_schema, "spec"))
 status_fields = list(reference["fields"](schema["properties"]["status"], "status"))
-
-# What is foreseen but not built. Each entry leaves this table together with its rule.
-NOT_YET = {
-    "spec.engine.dtype": "Float16",
-    "spec.engine.quantization": "Int8 and FP8",
-}
 
 
 def without_none(annotation: Any) -> Any:
@@ -114,18 +106,6 @@ def test_every_field_of_the_spec_is_bounded() -> None:
                 assert "maxProperties" in found, field.path
 
 
-def test_every_field_that_is_not_built_is_refused_by_name() -> None:
-    refused = {}
-    for field in spec_fields:
-        for rule in reference["rules"](field.schema):
-            if UNSUPPORTED in rule["message"]:
-                assert rule["message"].startswith(field.path), rule
-                assert rule["reason"] == "FieldValueForbidden", rule
-                text = reference["status_text"](field)
-                refused[field.path] = text.removeprefix("not yet").removeprefix(": ")
-    assert refused == NOT_YET
-
-
 def test_every_rule_names_the_field_and_one_line_is_enough() -> None:
     for field in spec_fields:
         for rule in reference["rules"](field.schema):
@@ -139,18 +119,3 @@ def test_enums_are_pascal_case() -> None:
     for field in spec_fields:
         for value in field.schema.get("enum", ()):
             assert isinstance(value, int) or re.fullmatch(r"[A-Z][A-Za-z0-9]*", value), field.path
-
-
-def test_defaults_are_never_refused() -> None:
-    """A field left out must not claim what the version cannot do."""
-    defaults = reference["spec_defaults"]()
-    for path, refused in NOT_YET.items():
-        if refused and path in defaults:
-            assert defaults[path] not in re.split(r", | and | or ", refused), path
-
-
-@pytest.mark.parametrize("path", sorted(NOT_YET))
-def test_page_says_what_is_not_built(path: str) -> None:
-    page = reference["PAGE"].read_text().partition("## `status`")[0]
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{path[5:]}` |")]
-    assert row.endswith(f"not yet: {NOT_YET[path]} |" if NOT_YET[path] else "not yet |")

@@ -120,7 +120,7 @@ def test_a_length_that_does_not_fit_names_the_longest_that_does() -> None:
             return str(error)
         return ""
 
-    words = re.search(r"lower maxModelLength to (\d+)$", check(131072))
+    words = re.search(r"lower maxModelLength to (\d+)\b", check(131072))
     assert words is not None
     longest = int(words[1])
     assert check(longest) == ""

@@ -15,10 +15,11 @@ from fastgen_kernels.torch_twins.linear import can_pack
 from fastgen_runtime.device.found_device import find_device, offer_of
 from fastgen_runtime.device.graphs import DecodeGraphs, cuda_capture, sizes_up_to
 from fastgen_runtime.device.model import Model
+from fastgen_runtime.device.weight_format import weight_format
 from fastgen_runtime.device.weights import load_weights
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.runner_config import RunnerConfig
-from fastgen_runtime.log import log_event
+from fastgen_runtime.log import log_event, log_warning
 from fastgen_runtime.models.capacity import (
     activation_bytes,
     block_bytes,
@@ -68,6 +69,9 @@ class Loader:
         self._dtype = _DTYPES[self._resolved]
         if on_gpu:
             self._check_kernels()
+        self._form = weight_format(config.quantization, found, checkpoint.config)
+        if self._form is not None and not on_gpu:
+            log_warning("on CPUs weights of 8 bits save memory, and steps take longer")
         self._tensors = checkpoint.tensors()
         self.step_tokens = config.max_step_tokens
 
@@ -83,6 +87,7 @@ class Loader:
             most_requests=config.max_concurrent_requests,
             least_tokens=config.least_step_tokens,
             ranks=self._shard.size,
+            quantized=self._form is not None,
         )
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         offer = offer_of(self.device, config.memory_percent)
@@ -94,8 +99,9 @@ class Loader:
         """Reads the weights; raises StartupError. add_up: see `Model`."""
         with torch.no_grad():
             weights = load_weights(
-                self._whole, self._tensors, self.kernels, self._dtype, self.device, self._shard
-            )
+                self._whole, self._tensors, self.kernels, self._dtype, self.device, self._shard,
+                self._form,
+            )  # fmt: skip
             if add_up is None:
                 return Model(self.model_config, weights, self.kernels, self._length)
             return Model(self.model_config, weights, self.kernels, self._length, add_up)

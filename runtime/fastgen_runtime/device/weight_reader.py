@@ -10,7 +10,9 @@ from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
 from fastgen_kernels.torch_twins.linear import Linear
+from fastgen_kernels.torch_twins.quantized import WeightFormat, quantize
 from fastgen_runtime.device.tensor_reader import Rows, Selection, read_joined
+from fastgen_runtime.models.capacity import WEIGHT_GROUP
 from fastgen_runtime.models.hf_folder import StoredTensor
 from fastgen_runtime.models.model_config import invalid
 from fastgen_runtime.models.tensor_names import TensorNames
@@ -62,21 +64,24 @@ class WeightReader:
         bias: bool = False,
         columns: range | None = None,
         add_bias: bool = True,
+        form: WeightFormat | None = None,
     ) -> Linear:
         """One layer of the parts, their outputs side by side; raises ModelError.
 
         columns: the inputs that are ours, where other ranks have the rest. add_bias: false leaves
-        a stored bias out, since one of those ranks adds it.
+        a stored bias out, since one of those ranks adds it. form: what the weights are rounded to;
+        None: not at all.
         """
         biases = [
             Selection(self._stored(f"{part.name}.bias", (part.outputs,)), part.rows)
             for part in parts
             if bias
         ]
-        return self._kernels.pack_linear(
-            self.weight(parts, inputs, columns),
-            self._read(biases) if biases and add_bias else None,
-        )
+        weight = self.weight(parts, inputs, columns)
+        offset = self._read(biases) if biases and add_bias else None
+        if form is None:
+            return self._kernels.pack_linear(weight, offset)
+        return self._kernels.pack_quantized(quantize(weight, form, WEIGHT_GROUP), offset)
 
     def weight(self, parts: Sequence[Part], inputs: int, columns: range | None = None) -> Tensor:
         """Weights [outputs, inputs] of a layer, as `linear` has them; raises ModelError."""

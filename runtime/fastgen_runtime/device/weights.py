@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
 from fastgen_kernels.torch_twins.linear import Linear
+from fastgen_kernels.torch_twins.quantized import WeightFormat
 from fastgen_runtime.device.tensor_reader import Rows
 from fastgen_runtime.device.weight_reader import Part, WeightReader
 from fastgen_runtime.engine.cores import give_back_memory
@@ -87,14 +88,16 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     shard: Shard = WHOLE,
+    form: WeightFormat | None = None,
 ) -> Weights:
     """Reads every tensor once, or this shard's part of it; config: the whole model's.
 
+    form: what the weights of attention and feed-forward layers are rounded to; None: not at all.
     Raises ModelError naming what is missing, too many or misshapen.
     """
     names = tensor_names(config)
     reader = WeightReader(tensors, names, kernels, dtype, device)
-    loader = _Loader(config, names, reader, kernels, shard)
+    loader = _Loader(config, names, reader, kernels, shard, form)
     layers = tuple(loader.layer(number) for number in range(config.num_layers))
     give_back_memory()
     hidden, base = config.hidden_size, reader.base
@@ -133,12 +136,14 @@ class _Loader:
         reader: WeightReader,
         kernels: Kernels,
         shard: Shard,
+        form: WeightFormat | None,
     ) -> None:
         self._config = config
         self._kernels = kernels
         self._names = names
         self._reader = reader
         self._shard = shard
+        self._form = form
         self._first_rank = shard.rank == 0
 
     def layer(self, number: int) -> LayerWeights:
@@ -185,7 +190,7 @@ class _Loader:
                 Part(name, size, some - start)
                 for name, size, some, start in zip(names, sizes, rows, starts, strict=True)
             ]
-        return self._reader.linear(parts, config.hidden_size, bias=config.qkv_bias)
+        return self._reader.linear(parts, config.hidden_size, bias=config.qkv_bias, form=self._form)
 
     def _output(self, prefix: str) -> Linear:
         config = self._config
@@ -196,6 +201,7 @@ class _Loader:
             bias=config.output_bias,
             columns=range(heads.start * config.head_dim, heads.stop * config.head_dim),
             add_bias=self._first_rank,
+            form=self._form,
         )
 
     def _feed_forward(self, prefix: str) -> FeedForward:
@@ -209,13 +215,14 @@ class _Loader:
         else:
             ups = [Part(name, inner, rows) for name in names]
         return FeedForward(
-            self._reader.linear(ups, config.hidden_size, bias=config.mlp_bias),
+            self._reader.linear(ups, config.hidden_size, bias=config.mlp_bias, form=self._form),
             self._reader.linear(
                 [Part(prefix + self._names.down, config.hidden_size)],
                 inner,
                 bias=config.mlp_bias,
                 columns=part,
                 add_bias=self._first_rank,
+                form=self._form,
             ),
         )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fastgen_api.names import StartupFailure
-from fastgen_api.spec import DType
+from fastgen_api.spec import DType, Quantization
 from fastgen_runtime.startup_error import StartupError
 
 
@@ -20,6 +20,7 @@ class RunnerConfig:
     """
 
     dtype: DType = DType.AUTO
+    quantization: Quantization = Quantization.AUTO
     block_size: int = 64
     max_model_length: int | None = None
     max_concurrent_requests: int = 256

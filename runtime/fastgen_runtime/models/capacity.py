@@ -12,6 +12,11 @@ from fastgen_runtime.models.model_config import ModelConfig
 from fastgen_runtime.startup_error import StartupError
 
 _FAST_BFLOAT16: Final = {"avx512_bf16", "amx_bf16"}
+WEIGHT_GROUP: Final = 128
+"""Inputs that share a scale, where weights are held in 8 bits."""
+_SCALE_BYTES: Final = 4
+_ROUNDING_BYTES: Final = 16
+"""For each weight of a layer while it is rounded: in the dtype, and a few times in float32."""
 _MARGIN_BYTES: Final = 320 << 20
 """For the front process, about 160 MiB, and what the allocator keeps for itself."""
 
@@ -50,26 +55,36 @@ def weight_bytes(
     *,
     packs: bool,
     ranks: int = 1,
+    quantized: bool = False,
 ) -> WeightBytes:
     """What the checkpoint's tensors become on a rank. config: the rank's, shapes: of the whole.
 
     packs: linear layers are copied in another order, so that a tied embedding is there twice. All
-    matrices of layers count as split, also those of key/value heads that ranks share.
+    matrices of layers count as split, also those of key/value heads that ranks share. quantized:
+    those matrices are held in 8 bits, with a float32 scale for each group.
     """
     names = tensor_names(config)
     head = f"{names.head}.weight"
     embedding = config.vocab_size * (config.embedding_size or config.hidden_size)
-    items = sum(
-        math.prod(shape) // (ranks if _is_split(name, shape, names.layers) else 1)
-        for name, shape in shapes.items()
-        if not name.endswith(names.ignored) and not (config.tied_embeddings and name.endswith(head))
-    )
+    matrices = others = 0
+    for name, shape in shapes.items():
+        if name.endswith(names.ignored) or (config.tied_embeddings and name.endswith(head)):
+            continue
+        if _is_split(name, shape, names.layers):
+            matrices += math.prod(shape) // ranks
+        else:
+            others += math.prod(shape)
     if config.tied_embeddings and packs:
-        items += embedding
+        others += embedding
     inner, width = config.intermediate_size, config.hidden_size
     heads = config.num_heads + 2 * config.num_kv_heads
-    layers = (embedding, width * inner * (1 + config.gated), width * heads * config.head_dim)
-    return WeightBytes(items * item_bytes, max(layers) * item_bytes if packs else 0)
+    largest = width * max(inner * (1 + config.gated), heads * config.head_dim)
+    held = matrices * item_bytes
+    packing = max(embedding, largest) * item_bytes if packs else 0
+    if quantized:
+        held = matrices + matrices * _SCALE_BYTES // WEIGHT_GROUP
+        packing = max(embedding * item_bytes if packs else 0, largest * _ROUNDING_BYTES)
+    return WeightBytes(others * item_bytes + held, packing)
 
 
 def _is_split(name: str, shape: tuple[int, ...], layers: str) -> bool:

@@ -56,7 +56,7 @@ class Demand:
 
     longest: tokens of the longest request. max_tokens, most_requests: of a step. least_tokens: what
     max_tokens may be lowered to where memory is short; None: not at all. ranks: among which the
-    model is split.
+    model is split. quantized: whether the matrices of layers are held in 8 bits.
     """
 
     dtype: DType
@@ -67,6 +67,7 @@ class Demand:
     most_requests: int
     least_tokens: int | None = None
     ranks: int = 1
+    quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,14 @@ def plan_memory(
 ) -> MemoryPlan:
     """config, offer: of a rank. shapes: of the checkpoint's tensors, by name."""
     item = _ITEM_BYTES[demand.dtype]
-    weights = weight_bytes(config, shapes, item, packs=demand.packs, ranks=demand.ranks)
+    weights = weight_bytes(
+        config,
+        shapes,
+        item,
+        packs=demand.packs,
+        ranks=demand.ranks,
+        quantized=demand.quantized,
+    )
     activations = activation_bytes(config, demand.max_tokens, demand.most_requests, item)
     offered = cache_bytes(
         offer.limit_bytes, offer.available_bytes, offer.resident_bytes, offer.memory_percent, 0
@@ -168,6 +176,8 @@ def _refusal(config: ModelConfig, plan: MemoryPlan, demand: Demand, offer: Offer
         ways.append(f"lower maxModelLength to {longest}")
     if demand.dtype is DType.FLOAT32:
         ways.append("choose the dtype BFloat16, which halves all of this")
+    if not demand.quantized and not config.experts:
+        ways.append("choose the quantization Int8 for smaller weights")
     each = "" if demand.ranks == 1 else f" {demand.ranks} ranks; each has"
     return (
         f"the model does not fit{each}: weights {mib(plan.weight_bytes)} as {demand.dtype}, "
