@@ -1,6 +1,6 @@
 """This engine beside OpenVINO GenAI, vLLM for CPUs and llama.cpp, on the same weights and requests.
 
-    make bench-peers                        five rounds; hours on two cores
+    make bench-peers                        five rounds
     make bench-peers ARGUMENTS="--quick"    one round at an eighth of the lengths: does all work?
 
 Each round starts each configuration's process anew, in an order that rotates. Round 0 is not

@@ -3,7 +3,7 @@
     python -m peers.install [openvino] [openvino-export] [vllm] [llamacpp]
 
 A name that ends in a digest of the lock stands for what came of it, so another lock makes another.
-Some 6 GB in all; llama.cpp is compiled, which takes half an hour on two cores.
+llama.cpp is compiled for this CPU, which takes longest: an interrupted build goes on where it was.
 """
 
 import hashlib
@@ -78,7 +78,7 @@ def ensure_llamacpp() -> Path:
     programs = folder / "bin"
     if (folder / _READY).exists():
         return programs
-    with step(f"compile llama.cpp (once, half an hour; kept in {folder.parent})"):
+    with step(f"compile llama.cpp (once; kept in {folder.parent})"):
         source = _source(folder, lock)
         build = folder / "build"
         run("nice", "cmake", "-S", source, "-B", build, *OPTIONS)

@@ -75,10 +75,11 @@ def openvino(dtype: str) -> list[Configuration]:
 
 
 def vllm(dtype: str) -> list[Configuration]:
-    """Compiled, whole prompts and chunks."""
+    """Compiled, whole prompts and chunks; and not compiled."""
     suffix = "" if dtype == "bfloat16" else "-f32"
     return [
         Configuration(VLLM, f"nochunk{suffix}", _ALL, {}, dtype=dtype),
+        Configuration(VLLM, f"eager{suffix}", _USUAL, {"eager": True}, dtype=dtype),
         *(
             Configuration(
                 VLLM, f"chunk{chunk}{suffix}", _ALL if chunk >= 256 else (Name.STALL,),
