@@ -85,6 +85,19 @@ lock: $(READY) ## Lock the dependencies of pyproject.toml
 	{ echo "# What builds the images: the installer and the builder of the wheel."; \
 	  cat $(BUILD_LOCK).new; } > $(BUILD_LOCK) && rm $(BUILD_LOCK).new
 
+lock-peers: $(READY) ## Lock the environments of the engines that bench-peers compares with
+	@cd benchmarks/peers/locks && for name in openvino openvino-export vllm; do \
+	  $(CURDIR)/$(BIN)/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	    --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
+	    --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
+	    --custom-compile-command "make lock-peers" \
+	    $$([ $$name = vllm ] && echo --override vllm-override.in) -o $$name.txt $$name.in; done
+
+##@ Measure
+
+bench-peers: $(READY) ## This engine beside OpenVINO GenAI, vLLM and llama.cpp (hours; ARGUMENTS=--quick)
+	@PYTHONPATH=benchmarks:tests/harness$${PYTHONPATH:+:$$PYTHONPATH} $(PY) -m peers $(ARGUMENTS)
+
 ##@ Cluster
 
 cluster-up: $(READY) ## Start the development cluster
@@ -96,4 +109,5 @@ cluster-down: $(READY) ## Stop it and leave nothing behind
 images: $(READY) ## Build the images and push them to the cluster
 	@$(PY) -m fastgen_devcluster build-images
 
-.PHONY: help demo demo-down serve setup fmt lint check test test-slow proto chart lock cluster-up cluster-down images
+.PHONY: help demo demo-down serve setup fmt lint check test test-slow proto chart lock lock-peers bench-peers \
+  cluster-up cluster-down images

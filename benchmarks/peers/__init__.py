@@ -1,0 +1,1 @@
+"""This engine beside other engines for CPUs, on the same weights and requests."""
