@@ -12,9 +12,10 @@ from fastgen_kernels.dispatch import kernels_for
 from fastgen_kernels.gpu_limits import check
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.torch_twins.linear import can_pack
+from fastgen_runtime.device.forward import Forward, ModelForward
 from fastgen_runtime.device.found_device import find_device, offer_of
 from fastgen_runtime.device.graphs import DecodeGraphs, cuda_capture, sizes_up_to
-from fastgen_runtime.device.model import Model
+from fastgen_runtime.device.model import Model, whole
 from fastgen_runtime.device.weights import load_weights
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.runner_config import RunnerConfig
@@ -90,15 +91,19 @@ class Loader:
             offer = offer.share(self._shard.size)
         self.step_tokens = preflight(self.model_config, shapes, demand, offer).step_tokens
 
-    def model(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Model:
-        """Reads the weights; raises StartupError. add_up: see `Model`."""
+    def load(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Callable[[Tensor], Forward]:
+        """Reads the weights; raises StartupError. What it returns computes over a cache.
+
+        add_up: see `Model`.
+        """
         with torch.no_grad():
             weights = load_weights(
                 self._whole, self._tensors, self.kernels, self._dtype, self.device, self._shard
             )
-            if add_up is None:
-                return Model(self.model_config, weights, self.kernels, self._length)
-            return Model(self.model_config, weights, self.kernels, self._length, add_up)
+            model = Model(self.model_config, weights, self.kernels, self._length, add_up or whole)
+        return lambda cache: ModelForward(
+            model, self.model_config, self.kernels, cache, self._graphs(model, cache)
+        )
 
     def num_blocks(self, residents: Sequence[int]) -> int:
         """Blocks that each rank has memory for, now that all have loaded their weights.
@@ -145,7 +150,7 @@ class Loader:
         return torch.empty(shape, dtype=self._dtype, device=self.device)
 
     @torch.inference_mode()
-    def graphs(self, model: Model, cache: Tensor) -> DecodeGraphs | None:
+    def _graphs(self, model: Model, cache: Tensor) -> DecodeGraphs | None:
         """Captured decode steps, on a GPU that computes alone; sums over ranks are not captured."""
         if self.device.type != "cuda" or self._shard.size > 1:
             return None

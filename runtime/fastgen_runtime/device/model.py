@@ -33,7 +33,8 @@ class Inputs:
     wanted_rows: Tensor
 
 
-def _whole(partial_sums: Tensor) -> Tensor:
+def whole(partial_sums: Tensor) -> Tensor:
+    """The sum over all ranks where there is one."""
     return partial_sums
 
 
@@ -51,7 +52,7 @@ class Model:
         weights: Weights,
         kernels: Kernels,
         max_positions: int,
-        add_up: Callable[[Tensor], Tensor] = _whole,
+        add_up: Callable[[Tensor], Tensor] = whole,
     ) -> None:
         self._config = config
         self._weights = weights
