@@ -20,6 +20,7 @@ from fastgen_api.spec import DType
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine import cores
 from fastgen_runtime.models.architectures import config_from_hf
+from fastgen_runtime.models.capacity import Packing
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.models.preflight import Demand, Offer, plan_memory, preflight
 from fastgen_runtime.startup_error import StartupError
@@ -36,7 +37,7 @@ LLAMA_8B = CONFIG | {
 }
 DEMAND = Demand(
     dtype=DType.BFLOAT16,
-    packs=True,
+    packing=Packing.LAYERS,
     longest=8192,
     block_size=64,
     max_tokens=512,
@@ -61,7 +62,7 @@ def test_a_tied_embedding_is_there_twice_where_layers_are_packed() -> None:
     embedding = 128256 * 4096 * 2
     config = config_from_hf(tied)
     packed = plan_memory(config, shapes, DEMAND, OFFER)
-    plain = plan_memory(config, shapes, replace(DEMAND, packs=False), OFFER)
+    plain = plan_memory(config, shapes, replace(DEMAND, packing=Packing.NONE), OFFER)
     assert packed.weight_bytes == 8_030_261_248 * 2
     assert plain.weight_bytes == packed.weight_bytes - embedding
 
