@@ -117,20 +117,30 @@ def runner_of(checkpoint: Checkpoint, cpu_step: CpuStepUse) -> Runner:
     return runner
 
 
+@pytest.fixture(scope="module")
+def checkpoint(smollm2_path: Path) -> Checkpoint:
+    return open_checkpoint(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def runners(checkpoint: Checkpoint) -> Iterator[tuple[Runner, Runner]]:
+    """By the kernels, and by the op."""
+    by_kernels, by_op = (runner_of(checkpoint, use) for use in (CpuStepUse.OFF, CpuStepUse.AUTO))
+    assert isinstance(by_op._forward, StepForward), "the op was not used"
+    yield by_kernels, by_op
+    by_op.close()
+
+
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.95, seed=7)],
     ids=["greedy", "nucleus"],
 )
 def test_smollm2_draws_what_the_kernels_draw_though_preempted(
-    smollm2_path: Path, sampling: Sampling
+    checkpoint: Checkpoint, runners: tuple[Runner, Runner], sampling: Sampling
 ) -> None:
-    checkpoint = open_checkpoint(smollm2_path)
-    alone, none = generate(runner_of(checkpoint, CpuStepUse.OFF), checkpoint, 1, sampling)
-    runner = runner_of(checkpoint, CpuStepUse.AUTO)
-    assert isinstance(runner._forward, StepForward), "the op was not used"
-    together, preemptions = generate(runner, checkpoint, 4, sampling)
-    runner.close()
+    alone, none = generate(runners[0], checkpoint, 1, sampling)
+    together, preemptions = generate(runners[1], checkpoint, 4, sampling)
     assert none == 0
     assert preemptions > 0
     assert together == alone

@@ -135,7 +135,7 @@ def padded(values: Tensor) -> Tensor:
 
 def _large_pages(size: int) -> Tensor:
     """Zeroed bytes; pages that nobody writes to cost no memory."""
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
