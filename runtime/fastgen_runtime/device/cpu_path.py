@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -53,12 +53,12 @@ class CpuPath:
         max_positions: int,
     ) -> StepWeights:
         """Reads and packs a tensor at a time; raises ModelError. max_positions: see `Model`."""
-        packer = Packer(self.model.weights)
+        pack: Any = Packer(self.model.weights).linear  # what it makes is kept, never called
         dtype = torch.bfloat16 if self.model.weights is Element.BF16 else torch.float32
         weights = load_weights(
             config,
             tensors,
-            replace(kernels, pack_linear=packer.linear),
+            replace(kernels, pack_linear=pack),
             dtype,
             torch.device("cpu"),
         )
