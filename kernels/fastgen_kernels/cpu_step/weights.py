@@ -43,11 +43,6 @@ class PackedLinear:
         wide = self.weights.permute(order).flatten(2).flatten(0, 1)
         return wide[: self.outputs, : self.inputs]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, inputs] to [T, outputs], as any other linear layer; slow, since it unpacks."""
-        bias = None if self.bias is None else self.bias[: self.outputs].to(x.dtype)
-        return functional.linear(x, self.unpacked().to(x.dtype), bias)
-
 
 class Packer:
     """Packs one layer after another into memory of large pages, which the step reads faster."""
@@ -135,7 +130,7 @@ def padded(values: Tensor) -> Tensor:
 
 def _large_pages(size: int) -> Tensor:
     """Zeroed bytes; pages that nobody writes to cost no memory."""
-    memory = mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
