@@ -43,11 +43,6 @@ class PackedLinear:
         wide = self.weights.permute(order).flatten(2).flatten(0, 1)
         return wide[: self.outputs, : self.inputs]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, inputs] to [T, outputs], as any other linear layer; slow, since it unpacks."""
-        bias = None if self.bias is None else self.bias[: self.outputs].to(x.dtype)
-        return functional.linear(x, self.unpacked().to(x.dtype), bias)
-
 
 class Packer:
     """Packs one layer after another into memory of large pages, which the step reads faster."""

@@ -26,12 +26,11 @@ struct alignas(64) AttentionState {
   Act shares[TILE_ROWS][KEYS];
 };
 
-// As many column vectors of 16 at a time as a tile holds.
-template <int VECTORS, class Function>
-INLINE void each_two(Function&& function) {
-  int v = 0;
-  for (; v + 2 <= VECTORS; v += 2) function(v, std::integral_constant<int, 2>());
-  if constexpr (VECTORS % 2) function(v, std::integral_constant<int, 1>());
+// Column vectors, as many at a time as a tile of so many rows holds.
+template <int VECTORS, int ROWS, class Function>
+INLINE void each_tile(Function&& function) {
+  constexpr int EACH = VECTORS % 2 ? 1 : tile_vectors(ROWS);
+  for (int v = 0; v < VECTORS; v += EACH) function(v, std::integral_constant<int, EACH>());
 }
 
 // The row sees keys [first, last) of the tile: its scores become shares of the row's maximum.
@@ -71,12 +70,13 @@ INLINE void take_shares(AttentionState& state, int row, int in_tile, int first, 
 template <int ROWS>
 void attend_tile(AttentionState& state, int row, int64_t position, int64_t tile, int present,
                  int window, const Cached* keys, const Cached* values) {
-  each_two<KEY_VECTORS>([&](int v, auto vectors) {
+  each_tile<KEY_VECTORS, ROWS>([&](int v, auto vectors) {
     Vec sums[ROWS][decltype(vectors)::value];
     for (auto& some : sums)
       for (Vec& one : some) one = splat(0.0f);
-    multiply(state.queries[row], HEAD_SIZE, keys + v * KEY_VECTOR_STRIDE, KEY_VECTOR_STRIDE, PAIR,
-             HEAD_SIZE / 2, sums);
+    multiply<ROWS, decltype(vectors)::value, HEAD_SIZE>(
+        state.queries[row], keys + v * KEY_VECTOR_STRIDE, KEY_VECTOR_STRIDE, PAIR, HEAD_SIZE / 2,
+        sums);
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < decltype(vectors)::value; ++j)
         store(state.scores[i] + (v + j) * LANES, sums[i][j]);
@@ -86,14 +86,14 @@ void attend_tile(AttentionState& state, int row, int64_t position, int64_t tile,
     take_shares(state, row + i, i, int(std::max<int64_t>(0, last - window)),
                 int(std::min<int64_t>(last, KEYS)));
   }
-  each_two<HEAD_VECTORS>([&](int v, auto vectors) {
+  each_tile<HEAD_VECTORS, ROWS>([&](int v, auto vectors) {
     constexpr int VECTORS = decltype(vectors)::value;
     Vec sums[ROWS][VECTORS];
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < VECTORS; ++j)
         sums[i][j] = load(state.outputs[row + i] + (v + j) * LANES);
-    multiply(state.shares[0], KEYS, values + v * PAIR, PAIR, VALUE_PAIR_STRIDE, (present + 1) / 2,
-             sums);
+    multiply<ROWS, VECTORS, KEYS>(state.shares[0], values + v * PAIR, PAIR, VALUE_PAIR_STRIDE,
+                                  (present + 1) / 2, sums);
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < VECTORS; ++j)
         store(state.outputs[row + i] + (v + j) * LANES, sums[i][j]);

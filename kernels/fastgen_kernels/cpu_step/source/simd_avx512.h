@@ -1,7 +1,12 @@
 // Sixteen floats in one AVX-512 register.
 #pragma once
 
+// GCC's header leaves lanes undefined where a mask makes no use of them, and warns of it.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #include "element.h"
 

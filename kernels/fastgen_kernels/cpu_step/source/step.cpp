@@ -95,8 +95,8 @@ int Step::units(Stage stage) const {
 void Step::work(int phase, int unit, int thread) {
   if (is_head_) {
     const Units units = panels(VOCABULARY);
-    compute_panels<HIDDEN, PANEL, LANES>(
-        x_.data(), HIDDEN_STRIDE, head_rows_, weights_.lm_head, units.first(unit), units.last(unit),
+    compute_panels<HIDDEN, HIDDEN_STRIDE, PANEL, LANES>(
+        x_.data(), head_rows_, weights_.lm_head, units.first(unit), units.last(unit),
         [&](int row, int panel, const Vec(&sums)[2]) {
           float* to = logits_ + size_t(row) * VOCABULARY + panel * PANEL;
           if ((panel + 1) * PANEL <= VOCABULARY) {
@@ -130,8 +130,8 @@ void Step::work(Stage stage, int layer, int unit, int thread) {
       break;
     case QKV: {
       const Units units = panels(QKV_OUTPUTS);
-      compute_panels<HIDDEN, PANEL, LANES>(
-          x_.data(), HIDDEN_STRIDE, int(batch_.tokens), weights.qkv, units.first(unit),
+      compute_panels<HIDDEN, HIDDEN_STRIDE, PANEL, LANES>(
+          x_.data(), int(batch_.tokens), weights.qkv, units.first(unit),
           units.last(unit), [&](int row, int panel, const Vec(&sums)[2]) {
             float* to = qkv_.data() + size_t(row) * QKV_STRIDE + panel * PANEL;
             store(to, sums[0]);
@@ -148,7 +148,7 @@ void Step::work(Stage stage, int layer, int unit, int thread) {
              attended_.data());
       break;
     case OUTPUT:
-      add_to_residual<ATTENDED>(attended_.data(), ATTENDED, weights.output, panels(HIDDEN), unit);
+      add_to_residual<ATTENDED, ATTENDED>(attended_.data(), weights.output, panels(HIDDEN), unit);
       break;
     case FEED_FORWARD_NORM:
       for (int row = some.first(unit); row < some.last(unit); ++row) feed_forward_norm(layer, row);
@@ -157,7 +157,7 @@ void Step::work(Stage stage, int layer, int unit, int thread) {
       up(weights, unit);
       break;
     default:
-      add_to_residual<INNER>(inner_.data(), INNER_STRIDE, weights.down, panels(HIDDEN), unit);
+      add_to_residual<INNER, INNER_STRIDE>(inner_.data(), weights.down, panels(HIDDEN), unit);
   }
 }
 
@@ -232,10 +232,10 @@ void Step::cache_row(int layer, int row) {
   }
 }
 
-template <int INPUTS>
-void Step::add_to_residual(const Act* x, int stride, const Linear& linear, Units units, int unit) {
-  compute_panels<INPUTS, PANEL, LANES>(
-      x, stride, int(batch_.tokens), linear, units.first(unit), units.last(unit),
+template <int INPUTS, int STRIDE>
+void Step::add_to_residual(const Act* x, const Linear& linear, Units units, int unit) {
+  compute_panels<INPUTS, STRIDE, PANEL, LANES>(
+      x, int(batch_.tokens), linear, units.first(unit), units.last(unit),
       [&](int row, int panel, const Vec(&sums)[2]) {
         float* to = residual_.data() + size_t(row) * HIDDEN_STRIDE + panel * PANEL;
         store(to, load(to) + sums[0]);
@@ -247,8 +247,8 @@ void Step::up(const LayerWeights& layer, int unit) {
   const Act* x = ARRANGEMENT == Arrangement::PARALLEL_NORMS ? second_x_.data() : x_.data();
   const Units units = panels(GATED ? 2 * INNER : INNER);
   constexpr int STEP = GATED ? LANES : PANEL, SECOND = GATED ? INNER : LANES;
-  compute_panels<HIDDEN, STEP, SECOND>(
-      x, HIDDEN_STRIDE, int(batch_.tokens), layer.up, units.first(unit), units.last(unit),
+  compute_panels<HIDDEN, HIDDEN_STRIDE, STEP, SECOND>(
+      x, int(batch_.tokens), layer.up, units.first(unit), units.last(unit),
       [&](int row, int panel, const Vec(&sums)[2]) {
         Act* to = inner_.data() + size_t(row) * INNER_STRIDE + panel * STEP;
         const Vec first = activated<ACTIVATION>(sums[0]);

@@ -73,8 +73,8 @@ class Step : public Job {
   void feed_forward_norm(int layer, int row);
   void cache_row(int layer, int row);
   void finish(int row);
-  template <int INPUTS>
-  void add_to_residual(const Act* x, int stride, const Linear& linear, Units units, int unit);
+  template <int INPUTS, int STRIDE>
+  void add_to_residual(const Act* x, const Linear& linear, Units units, int unit);
   void up(const LayerWeights& layer, int unit);
 
   const Weights weights_;
