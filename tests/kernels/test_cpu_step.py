@@ -1,6 +1,10 @@
 """The compiled step computes what the torch twin computes, however a batch is cut."""
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -159,6 +163,41 @@ def test_no_thread_more_and_many(library: Callable[[StepModel, Isa], Path]) -> N
         pair.step.close()
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@needs_avx2
+def test_neighbours_on_the_cores_change_no_bit(library: Callable[[StepModel, Isa], Path]) -> None:
+    """More threads than cores and processes that never sleep: threads come late to their job."""
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * len(os.sched_getaffinity(0)))
+    ]
+    pair = Pair(tiny(), library, Isa.AVX2, threads=5)
+    try:
+        pieces = whole(pair, shuffled_blocks(pair, 1))
+        results = [pair.computed(pieces) for _ in range(30)]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+        pair.step.close()
+    assert all(torch.equal(result, results[0]) for result in results)
+    torch.testing.assert_close(results[0], pair.expected(pieces), atol=1e-4, rtol=0)
+
+
+@needs_avx2
+def test_a_forked_process_computes_too(library: Callable[[StepModel, Isa], Path]) -> None:
+    """With threads of its own: its parent's do not come along."""
+    pair = Pair(tiny(), library, Isa.AVX2)
+    pieces = whole(pair, shuffled_blocks(pair, 1))
+    expected = pair.computed(pieces)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if torch.equal(pair.computed(pieces), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(pair.computed(pieces), expected)
+    pair.step.close()
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,9 @@ void attend_tile(AttentionState& state, int row, int64_t position, int64_t tile,
 }
 
 // queries: [tokens, row_stride], rotated; attended: [tokens, HEADS × HEAD_SIZE].
-inline void attend(AttentionState& state, const Batch& batch, const Item& item, const float* queries,
-                   int row_stride, const LayerCache& cache, int window, Act* attended) {
+inline void attend(AttentionState& state, const Batch& batch, const Item& item,
+                   const float* queries, int row_stride, const LayerCache& cache, int window,
+                   Act* attended) {
   const int rows = item.count * GROUP;
   const Vec scale = splat(LOG2_E / std::sqrt(float(HEAD_SIZE)));
   for (int row = 0; row < rows; ++row) {

@@ -42,6 +42,8 @@ constexpr int pair_offset(int column, int row) {
   return sizeof(Element) == 2 ? 2 * column + row : LANES * row + column;
 }
 
-constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace fastgen

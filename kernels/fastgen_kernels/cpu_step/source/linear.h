@@ -27,8 +27,8 @@ INLINE void with_constant(int n, Function&& function) {
   }
 }
 
-// sums += rows · columns, over `pairs` pair vectors `pair_stride` apart in each column vector. A row
-// is summed up in the same order whatever rows it shares a tile with. Not inlined: what is live
+// sums += rows · columns, over `pairs` pair vectors `pair_stride` apart in each column vector. A
+// row is summed up in the same order whatever rows it shares a tile with. Not inlined: what is live
 // around it would take registers from the sums.
 template <int ROWS, int VECTORS, int ROW_STRIDE, class Stored>
 __attribute__((noinline)) void multiply(const Act* rows, const Stored* columns,
@@ -89,9 +89,9 @@ INLINE void compute_panel(const Act* x, int first, int last, const Stored* weigh
   }
 }
 
-// Panels [first, last) of a layer for all rows of x. Panel p computes the outputs from PANEL_STEP · p
-// and as many from SECOND further on; done(row, p, both) takes them. Where many rows meet weights
-// that have to be widened, that is done once for all of them.
+// Panels [first, last) of a layer for all rows of x. Panel p computes the outputs from PANEL_STEP
+// · p and as many from SECOND further on; done(row, p, both) takes them. Where many rows meet
+// weights that have to be widened, that is done once for all of them.
 template <int INPUTS, int ROW_STRIDE, int PANEL_STEP, int SECOND, class Done>
 void compute_panels(const Act* x, int rows, const Linear& linear, int first, int last,
                     Done&& done) {

@@ -75,7 +75,8 @@ INLINE Vec lanes(Vec a, int first, int last, Vec b) {
     return _mm256_castsi256_ps(
         _mm256_and_si256(_mm256_cmpgt_epi32(lane, from), _mm256_cmpgt_epi32(to, lane)));
   };
-  return {_mm256_blendv_ps(b.low, a.low, inside(low)), _mm256_blendv_ps(b.high, a.high, inside(high))};
+  return {_mm256_blendv_ps(b.low, a.low, inside(low)),
+          _mm256_blendv_ps(b.high, a.high, inside(high))};
 }
 INLINE Vec rounded(Vec a) {
   constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;

@@ -1,5 +1,6 @@
 #include "step.h"
 
+#include "logits.h"
 #include "rotary.h"
 
 namespace fastgen {
@@ -95,20 +96,8 @@ int Step::units(Stage stage) const {
 void Step::work(int phase, int unit, int thread) {
   if (is_head_) {
     const Units units = panels(VOCABULARY);
-    compute_panels<HIDDEN, HIDDEN_STRIDE, PANEL, LANES>(
-        x_.data(), head_rows_, weights_.lm_head, units.first(unit), units.last(unit),
-        [&](int row, int panel, const Vec(&sums)[2]) {
-          float* to = logits_ + size_t(row) * VOCABULARY + panel * PANEL;
-          if ((panel + 1) * PANEL <= VOCABULARY) {
-            store(to, sums[0]);
-            store(to + LANES, sums[1]);
-          } else {
-            float both[PANEL];
-            store(both, sums[0]);
-            store(both + LANES, sums[1]);
-            std::copy(both, both + VOCABULARY % PANEL, to);
-          }
-        });
+    compute_logits<HIDDEN, HIDDEN_STRIDE, VOCABULARY>(
+        x_.data(), head_rows_, weights_.lm_head, units.first(unit), units.last(unit), logits_);
     return;
   }
   const bool begins = phase == 0, ends = phase == LAYERS * STAGES + 1;
@@ -275,6 +264,16 @@ void Step::finish(int row) {
 }  // namespace fastgen
 
 // The library's interface: 0 is success, 1 that there is no memory for so large a step.
+template <class Function>
+int tried(Function function) {
+  try {
+    function();
+    return 0;
+  } catch (...) {
+    return 1;
+  }
+}
+
 #define EXPORTED __attribute__((visibility("default")))
 
 extern "C" {
@@ -290,20 +289,10 @@ EXPORTED fastgen::Step* fastgen_create(const fastgen::Weights* weights, int thre
 EXPORTED void fastgen_destroy(fastgen::Step* step) { delete step; }
 
 EXPORTED int fastgen_forward(fastgen::Step* step, const fastgen::Batch* batch) {
-  try {
-    step->forward(*batch);
-    return 0;
-  } catch (...) {
-    return 1;
-  }
+  return tried([&] { step->forward(*batch); });
 }
 
 EXPORTED int fastgen_lm_head(fastgen::Step* step, const float* hidden, int rows, float* logits) {
-  try {
-    step->lm_head(hidden, rows, logits);
-    return 0;
-  } catch (...) {
-    return 1;
-  }
+  return tried([&] { step->lm_head(hidden, rows, logits); });
 }
 }

@@ -21,8 +21,8 @@ struct LayerWeights {
   Linear down;
 };
 
-// embedding: [VOCABULARY, HIDDEN]; null: the rows are in lm_head. positions: [most, HIDDEN] or null.
-// cos, sin: [most, ROTATED / 2].
+// embedding: [VOCABULARY, HIDDEN]; null: the rows are in lm_head. positions: [most, HIDDEN], or
+// null. cos, sin: [most, ROTATED / 2].
 struct Weights {
   const Weight* embedding;
   const float* positions;

@@ -24,7 +24,8 @@ void relax() {
 }
 
 long futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
-  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, nullptr, nullptr, 0);
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, nullptr, nullptr,
+                 0);
 }
 
 }  // namespace
