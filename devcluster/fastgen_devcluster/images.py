@@ -23,6 +23,7 @@ DEPENDENCIES = (
     "control-dependencies",
     "runtime-dependencies",
     "smollm2-dependencies",
+    "smollm2-step",
 )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from fastgen_api.names import Port, StartupFailure
 from fastgen_api.spec import BudgetMode, DType, Quantization, most_step_tokens
+from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.startup_error import StartupError
 
 BLOCK_SIZES: Final = (16, 32, 64, 128)
@@ -26,9 +27,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a replica.
 
     max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
-    mode's own. tensor_parallel_size: processes that the model is split among. metrics_port: where
-    /metrics is served besides the HTTP port; None for nowhere. metric_aliases: under whose names
-    the load is told as well.
+    mode's own. tensor_parallel_size: processes that the model is split among. cpu_step: whether
+    CPUs compute a step as one op. metrics_port: where /metrics is served besides the HTTP port;
+    None for nowhere. metric_aliases: under whose names the load is told as well.
     """
 
     model: str
@@ -43,6 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     memory_percent: int = 90
     tensor_parallel_size: int = 1
+    cpu_step: CpuStepUse = CpuStepUse.AUTO
     slo_file: Path | None = None
     drain_seconds: float = 120
     http_port: int = Port.REPLICA_HTTP
@@ -108,6 +110,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     memory_percent: int
     tensor_parallel_size: int
+    cpu_step: CpuStepUse
     channel: str
     parent_pid: int
 

@@ -90,6 +90,7 @@ def load_engine(
             least_step_tokens=_least_step_tokens(config),
             vocabulary=num_token_ids(tokenizer),
             tensor_parallel_size=config.tensor_parallel_size,
+            cpu_step=config.cpu_step,
         ),
     )
     limits = Limits(

@@ -12,6 +12,7 @@ import uvloop
 from fastgen_api import names
 from fastgen_api.spec import BudgetMode, DType, Quantization
 from fastgen_runtime.config import Config, MetricAliases
+from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.log import log_problem, start_logging
 from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.termination import leave_message
@@ -50,6 +51,13 @@ def serve(
     tensor_parallel_size: Annotated[
         int, typer.Option(help="Processes that each hold a part of every layer.")
     ] = 1,
+    cpu_step: Annotated[
+        CpuStepUse,
+        typer.Option(
+            help="Auto: CPUs compute a step as one compiled op where they can; Off: never.",
+            envvar="FASTGEN_CPU_STEP",
+        ),
+    ] = CpuStepUse.AUTO,
     slo_file: Annotated[
         Path | None, typer.Option(help="The SLO as JSON; read again when it changes.")
     ] = None,
@@ -86,6 +94,7 @@ def serve(
         prefix_caching=prefix_caching,
         memory_percent=memory_percent,
         tensor_parallel_size=tensor_parallel_size,
+        cpu_step=cpu_step,
         slo_file=slo_file,
         drain_seconds=drain_seconds,
         http_port=http_port,

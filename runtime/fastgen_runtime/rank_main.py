@@ -63,13 +63,13 @@ def compute(config: RankConfig, connection: Connection) -> None:
     loader = Loader(checkpoint, config.runner, config.rank)
     shard = Shard(config.rank, config.runner.tensor_parallel_size)
     group = Group(shard, config.rendezvous, loader.device, config.answer_seconds)
-    model = loader.model(group.add_up)
+    forward_over = loader.load(group.add_up)
     connection.send(Loaded(cores.resident_bytes()))
     begin = connection.receive()
     if not isinstance(begin, Begin):
         raise TypeError(f"rank 0 sent {type(begin).__name__} before the beginning")
     cache = loader.cache(begin.num_blocks)
-    runner = Runner(model, loader.model_config, loader.kernels, cache)
+    runner = Runner(forward_over(cache), loader.model_config, loader.kernels, cache)
     group.join()
     # As in the engine process: what is loaded stays.
     gc.collect()

@@ -224,6 +224,7 @@ def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> Engi
         block_size=config.kv_block_size,
         memory_percent=config.memory_percent,
         tensor_parallel_size=config.tensor_parallel_size,
+        cpu_step=config.cpu_step,
         channel=address,
         parent_pid=os.getpid(),
     )

@@ -15,6 +15,7 @@ from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.engine import Engine, Load
 from fastgen_runtime.engine.plan import Limits
 from fastgen_runtime.engine.request import FinishReason, NewRequest
+from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import TokenLogprobs
 from fastgen_runtime.front.admission import new_request
 from fastgen_runtime.front.answer import Answer
@@ -32,7 +33,7 @@ from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.text.detokenizer import Vocabulary
 from fastgen_runtime.text.tokenizer import num_token_ids
 
-_Choice = TypeVar("_Choice", DType, Quantization, BudgetMode)
+_Choice = TypeVar("_Choice", DType, Quantization, BudgetMode, CpuStepUse)
 _QUEUE: Final = 1 << 20
 """Prompts of one call that may wait: the caller waits anyway."""
 
@@ -220,6 +221,7 @@ def load_pipeline(
     prefix_caching: bool = True,
     memory_percent: int = 50,
     tensor_parallel_size: int = 1,
+    cpu_step: str = CpuStepUse.AUTO,
 ) -> Pipeline:
     """Loads the model that the source names; raises StartupError.
 
@@ -240,6 +242,7 @@ def load_pipeline(
         max_step_tokens=budget,
         memory_percent=memory_percent,
         tensor_parallel_size=tensor_parallel_size,
+        cpu_step=_one_of(CpuStepUse, "cpu_step", cpu_step),
     )
     checkpoint = open_checkpoint(fetch(model))
     limits = Limits(

@@ -19,6 +19,7 @@ from fastgen_kernels.triton_kernels.attention_plan import (
     make_plan,
 )
 from fastgen_kernels.triton_kernels.tiling import Gpu
+from fastgen_runtime.device.forward import ModelForward
 from fastgen_runtime.device.graphs import DecodeGraphs
 from fastgen_runtime.device.model import Inputs, Model
 from fastgen_runtime.device.runner import Runner
@@ -59,7 +60,8 @@ class Runners:
             model = Model(config, weights, kernels, 128)
             cache = torch.full(shape, torch.nan)
             made = self.graphs(model, config, cache) if graphs else None
-            return Runner(model, config, kernels, cache, graphs=made)
+            forward = ModelForward(model, config, kernels, cache, made)
+            return Runner(forward, config, kernels, cache)
 
         self.cpu = runner(kernels_for(Device("cpu")))
         self.gpu = runner(gpu_kernels())

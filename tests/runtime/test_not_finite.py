@@ -1,5 +1,9 @@
 """Logits that are no numbers end the request that brought them about, and hurt no other."""
 
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -10,25 +14,42 @@ from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.engine import Engine
 from fastgen_runtime.engine.plan import Limits
 from fastgen_runtime.engine.request import NewRequest, Refusal, RefusalKind
+from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import Sampling
 from fastgen_runtime.models.checkpoint import open_checkpoint
 
 TOO_LARGE = 77
-"""A token whose embedding float16 cannot hold."""
+"""A token whose embedding is too large for the dtype."""
 PREFIX = list(range(10, 18))
 LIMITS = Limits(budget_tokens=12, max_running=8, max_waiting=8, max_length=64)
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+WAYS = {
+    "by kernels": ({}, 1e6, RunnerConfig(dtype=DType.FLOAT16, block_size=4)),
+    "by one op": (
+        {"hidden_size": 96, "intermediate_size": 96},
+        math.inf,
+        RunnerConfig(dtype=DType.FLOAT32, block_size=16, cpu_step=CpuStepUse.AUTO),
+    ),
+}
+"""Changes of the model, what the token's embedding is, and how it computes."""
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def runner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runner]:
     folder = tmp_path_factory.mktemp("model")
-    TINY_MODELS["llama, grouped heads"].save(folder)
+    changes, value, config = WAYS[request.param]
+    tiny = TINY_MODELS["llama, grouped heads"]
+    replace(tiny, options=tiny.options | changes).save(folder)
     file = folder / "model.safetensors"
     weights = load_file(file)
-    weights["model.embed_tokens.weight"][TOO_LARGE] = 1e6
+    weights["model.embed_tokens.weight"][TOO_LARGE] = value
     save_file(weights, file, {"format": "pt"})
-    config = RunnerConfig(dtype=DType.FLOAT16, block_size=4, num_blocks=40, threads=1)
-    return Runner.load(open_checkpoint(folder), config)
+    loaded = Runner.load(open_checkpoint(folder), replace(config, num_blocks=40, threads=1))
+    yield loaded
+    loaded.close()
 
 
 def ask(request_id: str, prompt: list[int], num_prompt_logprobs: int | None = None) -> NewRequest:

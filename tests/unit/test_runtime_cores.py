@@ -111,3 +111,14 @@ def test_threads_that_a_person_set_stay() -> None:
     cores.limit_threads(1, environment)
     assert environment["OMP_NUM_THREADS"] == "7"
     assert environment["MKL_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ranks", "threads"),
+    [("", 1, 6), ("", 4, 1), ("2", 1, 2), ("9", 2, 3), ("0", 1, 1), ("many", 1, 6)],
+)
+def test_threads_are_a_share_of_the_cores_or_what_was_chosen_below_it(
+    monkeypatch: pytest.MonkeyPatch, chosen: str, ranks: int, threads: int
+) -> None:
+    monkeypatch.setattr(cores, "available_threads", lambda: 6)
+    assert cores.chosen_threads(ranks, {"OMP_NUM_THREADS": chosen}) == threads

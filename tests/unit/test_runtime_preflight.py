@@ -17,9 +17,12 @@ from tiny_model import CONFIG, tensor_shapes, write_tiny_model
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType
+from fastgen_kernels.cpu_step.isa import isa_of
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.models.architectures import config_from_hf
+from fastgen_runtime.models.capacity import Packing
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.models.preflight import Demand, Offer, plan_memory, preflight
 from fastgen_runtime.startup_error import StartupError
@@ -36,7 +39,7 @@ LLAMA_8B = CONFIG | {
 }
 DEMAND = Demand(
     dtype=DType.BFLOAT16,
-    packs=True,
+    packing=Packing.LAYERS,
     longest=8192,
     block_size=64,
     max_tokens=512,
@@ -61,7 +64,7 @@ def test_a_tied_embedding_is_there_twice_where_layers_are_packed() -> None:
     embedding = 128256 * 4096 * 2
     config = config_from_hf(tied)
     packed = plan_memory(config, shapes, DEMAND, OFFER)
-    plain = plan_memory(config, shapes, replace(DEMAND, packs=False), OFFER)
+    plain = plan_memory(config, shapes, replace(DEMAND, packing=Packing.NONE), OFFER)
     assert packed.weight_bytes == 8_030_261_248 * 2
     assert plain.weight_bytes == packed.weight_bytes - embedding
 
@@ -158,6 +161,7 @@ from pathlib import Path
 from fastgen_api.spec import DType
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine.runner_config import CpuStepUse
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -165,7 +169,8 @@ def anonymous():
 
 class Plan(logging.Handler):
     def emit(self, record):
-        self.weight_bytes = record.weight_bytes
+        if record.getMessage() == "memory plan":
+            self.weight_bytes = record.weight_bytes
 
 plan, ended, seen = Plan(), threading.Event(), [0]
 logging.getLogger("fastgen").addHandler(plan)
@@ -178,10 +183,14 @@ def watch():
 before = anonymous()
 thread = threading.Thread(target=watch, daemon=True)
 thread.start()
-config = RunnerConfig(dtype=DType(sys.argv[2]), max_model_length=128, max_concurrent_requests=2)
+config = RunnerConfig(
+    dtype=DType(sys.argv[2]), max_model_length=128, max_concurrent_requests=2,
+    cpu_step=CpuStepUse(sys.argv[3]),
+)
 runner = Runner.load(open_checkpoint(Path(sys.argv[1])), config)
 ended.set()
 thread.join()
+print(type(runner._forward).__name__)
 print(json.dumps([plan.weight_bytes, seen[0] - before, anonymous() - before]))
 """
 LARGE = CONFIG | {
@@ -208,12 +217,27 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
-def test_loading_takes_what_was_foretold_and_no_second_copy(large: Path, dtype: DType) -> None:
-    command = [sys.executable, "-c", LOAD, str(large), dtype]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+@pytest.mark.parametrize(
+    ("dtype", "cpu_step"),
+    [
+        (DType.FLOAT32, CpuStepUse.OFF),
+        (DType.BFLOAT16, CpuStepUse.OFF),
+        pytest.param(
+            DType.BFLOAT16,
+            CpuStepUse.AUTO,
+            marks=pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs AVX2"),
+        ),
+    ],
+)
+def test_loading_takes_what_was_foretold_and_no_second_copy(
+    large: Path, dtype: DType, cpu_step: CpuStepUse
+) -> None:
+    command = [sys.executable, "-c", LOAD, str(large), dtype, cpu_step]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    foretold, peak, loaded = json.loads(done.stdout)
+    way, figures = done.stdout.splitlines()
+    assert way == ("ModelForward" if cpu_step is CpuStepUse.OFF else "StepForward")
+    foretold, peak, loaded = json.loads(figures)
     num_weights = sum(map(math.prod, tensor_shapes(LARGE).values()))
     assert foretold == num_weights * (4 if dtype is DType.FLOAT32 else 2)
     assert peak <= foretold * 1.15 + ALLOCATOR_BYTES

@@ -16,7 +16,7 @@ from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.rank_channel import Begin, Connection, Failed, Forward
 from fastgen_runtime.engine.runner_config import RunnerConfig
 from fastgen_runtime.models.architectures import config_from_hf
-from fastgen_runtime.models.capacity import weight_bytes
+from fastgen_runtime.models.capacity import Packing, weight_bytes
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.models.preflight import Demand, Offer, plan_memory, preflight
 from fastgen_runtime.models.shard import Shard, check_size
@@ -32,7 +32,7 @@ LLAMA_8B = CONFIG | {
     "vocab_size": 128256,
     "max_position_embeddings": 131072,
 }
-DEMAND = Demand(DType.BFLOAT16, True, 8192, 64, 512, 16)
+DEMAND = Demand(DType.BFLOAT16, Packing.LAYERS, 8192, 64, 512, 16)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_sizes_that_work_are_told(size: int, sentence: str) -> None:
 def test_each_rank_of_llama_3_8b_holds_its_part() -> None:
     config, shapes = config_from_hf(LLAMA_8B), tensor_shapes(LLAMA_8B)
     rank = Shard(1, 4).config(config)
-    weights = weight_bytes(rank, shapes, 2, packs=True, ranks=4)
+    weights = weight_bytes(rank, shapes, 2, packing=Packing.LAYERS, ranks=4)
     shared = 2 * 128256 * 4096 + 65 * 4096
     assert weights.resident == 2 * (shared + (8_030_261_248 - shared) // 4)
     offer = Offer(48 * GIB, 100 * GIB, GIB // 4, 90)
@@ -141,6 +141,7 @@ def test_ranks_share_the_memory_and_the_fullest_decides(
 def test_ranks_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = open_checkpoint(write_tiny_model(tmp_path))
     monkeypatch.setattr(cores, "available_threads", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = torch.get_num_threads()
     try:
         for size, expected in ((1, 7), (2, 3), (4, 1)):

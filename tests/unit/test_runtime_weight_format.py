@@ -17,7 +17,7 @@ from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.device.weight_format import weight_format
 from fastgen_runtime.engine.step import Chunk
 from fastgen_runtime.models.architectures import config_from_hf
-from fastgen_runtime.models.capacity import WEIGHT_GROUP, weight_bytes
+from fastgen_runtime.models.capacity import WEIGHT_GROUP, Packing, weight_bytes
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.models.model_config import Experts, ModelConfig
 from fastgen_runtime.startup_error import StartupError
@@ -94,12 +94,12 @@ def test_float16_computes_what_float32_does(tmp_path: Path) -> None:
     assert (wide - narrow).norm() < 0.01 * wide.norm()
 
 
-@pytest.mark.parametrize("packs", [False, True])
-def test_the_memory_plan_counts_eight_bits_and_the_scales(packs: bool) -> None:
+@pytest.mark.parametrize("packing", [Packing.NONE, Packing.LAYERS])
+def test_the_memory_plan_counts_eight_bits_and_the_scales(packing: Packing) -> None:
     large = CONFIG | {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
     config, shapes = config_from_hf(large), tensor_shapes(large)
-    whole = weight_bytes(config, shapes, 2, packs=packs)
-    small = weight_bytes(config, shapes, 2, packs=packs, quantized=True)
+    whole = weight_bytes(config, shapes, 2, packing=packing)
+    small = weight_bytes(config, shapes, 2, packing=packing, quantized=True)
     matrices = sum(
         rows * columns
         for name, (rows, *rest) in shapes.items()

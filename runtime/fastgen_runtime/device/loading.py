@@ -12,16 +12,20 @@ from fastgen_kernels.dispatch import kernels_for
 from fastgen_kernels.gpu_limits import check
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.torch_twins.linear import can_pack
+from fastgen_runtime.device.cpu_path import StepForward, find_cpu_path
+from fastgen_runtime.device.forward import Forward, ModelForward
 from fastgen_runtime.device.found_device import find_device, offer_of
 from fastgen_runtime.device.graphs import DecodeGraphs, cuda_capture, sizes_up_to
-from fastgen_runtime.device.model import Model
+from fastgen_runtime.device.model import Model, whole
 from fastgen_runtime.device.weight_format import weight_format
 from fastgen_runtime.device.weights import load_weights
 from fastgen_runtime.engine import cores
-from fastgen_runtime.engine.runner_config import RunnerConfig
+from fastgen_runtime.engine.runner_config import CpuStepUse, RunnerConfig
 from fastgen_runtime.log import log_event, log_warning
 from fastgen_runtime.models.capacity import (
+    Packing,
     activation_bytes,
+    activation_item_bytes,
     block_bytes,
     cache_bytes,
     model_length,
@@ -51,7 +55,8 @@ class Loader:
         check_size(checkpoint.config, config.tensor_parallel_size, "tensor_parallel_size")
         ranks = config.tensor_parallel_size
         # CPUs' ranks share the machine's cores.
-        torch.set_num_threads(config.threads or max(1, cores.available_threads() // ranks))
+        self._threads = config.threads or cores.chosen_threads(ranks)
+        torch.set_num_threads(self._threads)
         found = find_device(rank)
         self.kernels = kernels_for(found)
         self.device = torch.device(found.kind)
@@ -65,13 +70,19 @@ class Loader:
         self._config = config
         self._length = model_length(checkpoint.config, config.max_model_length)
         on_gpu = self.device.type == "cuda"
-        self._resolved = resolve_dtype(config.dtype, cores.cpu_flags(), on_gpu=on_gpu)
+        flags = cores.cpu_flags()
+        self._form = weight_format(config.quantization, found, checkpoint.config)
+        self._cpu_path = None
+        if not on_gpu and self._form is not None:
+            log_warning("on CPUs weights of 8 bits save memory, and steps take longer")
+        elif not on_gpu and config.cpu_step is CpuStepUse.AUTO and rank == 0:
+            self._cpu_path = find_cpu_path(checkpoint.config, config, flags)
+        self._resolved = resolve_dtype(config.dtype, flags, on_gpu=on_gpu)
+        if self._cpu_path is not None:
+            self._resolved = self._cpu_path.dtype
         self._dtype = _DTYPES[self._resolved]
         if on_gpu:
             self._check_kernels()
-        self._form = weight_format(config.quantization, found, checkpoint.config)
-        if self._form is not None and not on_gpu:
-            log_warning("on CPUs weights of 8 bits save memory, and steps take longer")
         self._tensors = checkpoint.tensors()
         self.step_tokens = config.max_step_tokens
 
@@ -80,7 +91,7 @@ class Loader:
         config = self._config
         demand = Demand(
             dtype=self._resolved,
-            packs=can_pack(torch.empty(0, dtype=self._dtype, device=self.device)),
+            packing=self._packing(),
             longest=self._length,
             block_size=config.block_size,
             max_tokens=config.max_step_tokens,
@@ -95,16 +106,30 @@ class Loader:
             offer = offer.share(self._shard.size)
         self.step_tokens = preflight(self.model_config, shapes, demand, offer).step_tokens
 
-    def model(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Model:
-        """Reads the weights; raises StartupError. add_up: see `Model`."""
+    def load(self, add_up: Callable[[Tensor], Tensor] | None = None) -> Callable[[Tensor], Forward]:
+        """Reads the weights; raises StartupError. What it returns computes over a cache.
+
+        add_up: see `Model`.
+        """
+        if (path := self._cpu_path) is not None:
+            step_weights = path.load(self._whole, self._tensors, self.kernels, self._length)
+            return lambda cache: StepForward(path, step_weights, self._threads, cache)
         with torch.no_grad():
             weights = load_weights(
                 self._whole, self._tensors, self.kernels, self._dtype, self.device, self._shard,
                 self._form,
             )  # fmt: skip
-            if add_up is None:
-                return Model(self.model_config, weights, self.kernels, self._length)
-            return Model(self.model_config, weights, self.kernels, self._length, add_up)
+            model = Model(self.model_config, weights, self.kernels, self._length, add_up or whole)
+        return lambda cache: ModelForward(
+            model, self.model_config, self.kernels, cache, self._graphs(model, cache)
+        )
+
+    def _packing(self) -> Packing:
+        """How linear layers are kept."""
+        if self._cpu_path is not None:
+            return Packing.STEP
+        packs = can_pack(torch.empty(0, dtype=self._dtype, device=self.device))
+        return Packing.LAYERS if packs else Packing.NONE
 
     def num_blocks(self, residents: Sequence[int]) -> int:
         """Blocks that each rank has memory for, now that all have loaded their weights.
@@ -129,7 +154,10 @@ class Loader:
             offer.resident_bytes,
             offer.memory_percent,
             activation_bytes(
-                self.model_config, self.step_tokens, config.max_concurrent_requests, item
+                self.model_config,
+                self.step_tokens,
+                config.max_concurrent_requests,
+                activation_item_bytes(self._packing(), item),
             ),
         )
         return num_blocks_for(
@@ -151,7 +179,7 @@ class Loader:
         return torch.empty(shape, dtype=self._dtype, device=self.device)
 
     @torch.inference_mode()
-    def graphs(self, model: Model, cache: Tensor) -> DecodeGraphs | None:
+    def _graphs(self, model: Model, cache: Tensor) -> DecodeGraphs | None:
         """Captured decode steps, on a GPU that computes alone; sums over ranks are not captured."""
         if self.device.type != "cuda" or self._shard.size > 1:
             return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
-from fastgen_runtime.device.rotary import attention_factor, frequencies
+from fastgen_runtime.device.rotary import angle_tables
 from fastgen_runtime.device.weights import FeedForward, LayerWeights, Mixture, Norm, Weights
 from fastgen_runtime.models.model_config import Block, ModelConfig, NormKind
 
@@ -33,7 +33,8 @@ class Inputs:
     wanted_rows: Tensor
 
 
-def _whole(partial_sums: Tensor) -> Tensor:
+def whole(partial_sums: Tensor) -> Tensor:
+    """The sum over all ranks where there is one."""
     return partial_sums
 
 
@@ -51,7 +52,7 @@ class Model:
         weights: Weights,
         kernels: Kernels,
         max_positions: int,
-        add_up: Callable[[Tensor], Tensor] = _whole,
+        add_up: Callable[[Tensor], Tensor] = whole,
     ) -> None:
         self._config = config
         self._weights = weights
@@ -61,16 +62,12 @@ class Model:
         following = [layer.attention_norm for layer in weights.layers[1:]]
         self._next_norms: tuple[Norm | None, ...] = (*following, weights.norm)
         self._windows = tuple(map(config.window, range(config.num_layers)))
-        self._angles: Angles | None = None
-        if config.rotated:
-            turned = frequencies(
-                config.rotated, config.rope_theta, config.rope_scaling, max_positions
-            )
-            angles = torch.outer(torch.arange(max_positions).float(), turned)[:, None]
-            factor = attention_factor(config.rope_scaling)
-            dtype, device = weights.embedding.dtype, weights.embedding.device
-            cos, sin = angles.cos() * factor, angles.sin() * factor
-            self._angles = (cos.to(device, dtype), sin.to(device, dtype))
+        dtype, device = weights.embedding.dtype, weights.embedding.device
+        tables = angle_tables(config, max_positions)
+        self._angles: Angles | None = tables and (
+            tables[0][:, None].to(device, dtype),
+            tables[1][:, None].to(device, dtype),
+        )
 
     def forward(self, inputs: Inputs, cache: Tensor) -> Tensor:
         """Logits [wanted rows, vocabulary]; writes into cache [layers, 2, slots, kv heads, D]."""

@@ -5,7 +5,21 @@ import math
 import torch
 from torch import Tensor
 
-from fastgen_runtime.models.model_config import RopeKind, RopeScaling
+from fastgen_runtime.models.model_config import ModelConfig, RopeKind, RopeScaling
+
+
+def angle_tables(config: ModelConfig, max_positions: int) -> tuple[Tensor, Tensor] | None:
+    """Cosines and sines [max_positions, rotated / 2] in float32, scaled; None: nothing is rotated.
+
+    max_positions: tokens of the longest request, by which DYNAMIC and LONGROPE choose theirs.
+    """
+    if not config.rotated:
+        return None
+    scaling = config.rope_scaling
+    turned = frequencies(config.rotated, config.rope_theta, scaling, max_positions)
+    angles = torch.outer(torch.arange(max_positions).float(), turned)
+    factor = attention_factor(scaling)
+    return angles.cos() * factor, angles.sin() * factor
 
 
 def frequencies(rotary_dim: int, theta: float, scaling: RopeScaling, length: int) -> Tensor:

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from fastgen_kernels.dispatch import Kernels
-from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import Integers, RaggedBatch
-from fastgen_runtime.device.graphs import DecodeGraphs
+from fastgen_runtime.device.forward import Forward
 from fastgen_runtime.device.loading import Loader
-from fastgen_runtime.device.model import Inputs, Model
 from fastgen_runtime.device.ranks import Ranks
 from fastgen_runtime.device.sampler import draw_of
 from fastgen_runtime.engine import cores
@@ -37,30 +35,26 @@ class Runner:
 
     def __init__(
         self,
-        model: Model,
+        forward: Forward,
         config: ModelConfig,
         kernels: Kernels,
         cache: Tensor,
         vocabulary: int | None = None,
         ranks: Ranks | None = None,
         step_tokens: int | None = None,
-        graphs: DecodeGraphs | None = None,
     ) -> None:
-        """cache: [layers, 2, blocks, block size, kv heads, D]. vocabulary: see `RunnerConfig`.
+        """forward: of this cache [layers, 2, blocks, block size, kv heads, D].
 
-        ranks: the others that compute, when this is rank 0. step_tokens: of the largest step that
-        memory was planned for; None: nobody planned. graphs: of this model and cache.
+        vocabulary: see `RunnerConfig`. ranks: the others that compute, when this is rank 0.
+        step_tokens: of the largest step that memory was planned for; None: nobody planned.
         """
         self.step_tokens = step_tokens
-        self._model = model
+        self._forward = forward
         self._config = config
         self._kernels = kernels
         self._vocabulary = vocabulary
         self._ranks = ranks
-        self._graphs = graphs
         self.cache = cache
-        self._slots = cache.flatten(2, 3)
-        self._heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, config: RunnerConfig) -> "Runner":
@@ -72,16 +66,16 @@ class Runner:
         if config.num_blocks is None:
             loader.preflight()
         if config.tensor_parallel_size == 1:
-            model = loader.model()
+            forward_over = loader.load()
             num_blocks = config.num_blocks or loader.num_blocks([cores.resident_bytes()])
             cache = loader.cache(num_blocks)
             return cls(
-                model, loader.model_config, loader.kernels, cache, config.vocabulary, None,
-                loader.step_tokens, loader.graphs(model, cache),
+                forward_over(cache), loader.model_config, loader.kernels, cache,
+                config.vocabulary, None, loader.step_tokens,
             )  # fmt: skip
         ranks = Ranks.start(checkpoint.path, config, loader.device)
         try:
-            model = loader.model(ranks.add_up)
+            forward_over = loader.load(ranks.add_up)
             others = ranks.wait_until_loaded()
             residents = [cores.resident_bytes(), *others]
             num_blocks = config.num_blocks or loader.num_blocks(residents)
@@ -91,8 +85,8 @@ class Runner:
             ranks.close()
             raise
         return cls(
-            model, loader.model_config, loader.kernels, cache, config.vocabulary, ranks,
-            loader.step_tokens,
+            forward_over(cache), loader.model_config, loader.kernels, cache,
+            config.vocabulary, ranks, loader.step_tokens,
         )  # fmt: skip
 
     def check_ranks(self) -> None:
@@ -101,7 +95,8 @@ class Runner:
             self._ranks.check()
 
     def close(self) -> None:
-        """Ends the other ranks; no step can be run any more."""
+        """Ends the other ranks and threads; no step can be run any more."""
+        self._forward.close()
         if self._ranks is not None:
             self._ranks.close()
 
@@ -198,7 +193,7 @@ class Runner:
 
     @torch.inference_mode()
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self._model.lm_head(hidden)
+        return self._forward.lm_head(hidden)
 
     def _hidden(self, chunks: list[Chunk], rows: Integers) -> Tensor:
         """One forward pass: hidden states [len(rows), hidden size] of these rows of the step.
@@ -225,25 +220,7 @@ class Runner:
     @torch.inference_mode()
     def compute(self, batch: RaggedBatch, token_ids: Integers, rows: Integers) -> Tensor:
         """A forward pass of token ids [T], as `_hidden`; what other ranks do of a step."""
-        device = self.cache.device
-        wanted_rows = torch.from_numpy(rows).to(device)
-        if self._graphs is not None:
-            hidden = self._graphs.run(batch, token_ids)
-            if hidden is not None:
-                return hidden[wanted_rows]
-        inputs = Inputs(
-            token_ids=torch.from_numpy(token_ids).to(device),
-            positions=torch.from_numpy(batch.positions).to(device),
-            write_slots=torch.from_numpy(batch.write_slots).to(device),
-            attention_plans={
-                window: self._kernels.plan_attention(
-                    batch, self._heads, self.cache.dtype, device, window
-                )
-                for window in self._config.distinct_windows
-            },
-            wanted_rows=wanted_rows,
-        )
-        return self._model.hidden(inputs, self._slots)
+        return self._forward.hidden(batch, token_ids, rows)
 
     def _check(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:

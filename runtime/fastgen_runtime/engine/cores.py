@@ -113,6 +113,13 @@ def available_threads(root: Path = Path("/")) -> int:
     return threads_for(cpu_quota(root), len(os.sched_getaffinity(0)))
 
 
+def chosen_threads(ranks: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Threads of each rank that shares the cores; fewer where OMP_NUM_THREADS says so."""
+    share = max(1, available_threads() // ranks)
+    chosen = environment.get(_THREAD_VARIABLES[0], "")
+    return max(1, min(share, int(chosen))) if chosen.isdecimal() else share
+
+
 def limit_threads(count: int, environment: MutableMapping[str, str] = os.environ) -> None:
     """Sets the OpenMP variables that nobody set; to be called before torch is imported."""
     for name in _THREAD_VARIABLES:

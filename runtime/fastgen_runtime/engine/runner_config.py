@@ -1,10 +1,18 @@
 """Settings of a runner, for the processes that make one."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType, Quantization
 from fastgen_runtime.startup_error import StartupError
+
+
+class CpuStepUse(StrEnum):
+    """Whether a CPU computes the whole step as one op: where it can, or never."""
+
+    AUTO = "Auto"
+    OFF = "Off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +24,8 @@ class RunnerConfig:
     least_step_tokens at least; None: not at all. threads: None: what the CPU quota allows.
     vocabulary: how many token ids the tokenizer has; the embedding's rows from there on are
     padding, and no request gets them. None: there is no padding. tensor_parallel_size: ranks that
-    the model is split among.
+    the model is split among. cpu_step: off here, so that who makes a runner by hand need not wait
+    for a compiler; on in replicas and scripts.
     """
 
     dtype: DType = DType.AUTO
@@ -31,6 +40,7 @@ class RunnerConfig:
     threads: int | None = None
     vocabulary: int | None = None
     tensor_parallel_size: int = 1
+    cpu_step: CpuStepUse = CpuStepUse.OFF
 
     def __post_init__(self) -> None:
         allowed = {

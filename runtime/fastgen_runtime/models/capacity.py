@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from fastgen_api.names import StartupFailure
@@ -39,6 +40,23 @@ def resolve_dtype(wanted: DType, cpu_flags: frozenset[str], *, on_gpu: bool = Fa
     return DType.BFLOAT16 if on_gpu or cpu_flags & _FAST_BFLOAT16 else DType.FLOAT32
 
 
+class Packing(StrEnum):
+    """How linear layers are kept once they are loaded."""
+
+    NONE = "none"
+    """As they were read."""
+    LAYERS = "layers"
+    """Each in a copy of another order, so that a tied embedding is there twice."""
+    STEP = "step"
+    """In the order of the whole-step op, which reads a tied embedding's rows from it, and whose
+    activations are float32 whatever the weights are."""
+
+
+def activation_item_bytes(packing: Packing, item_bytes: int) -> int:
+    """item_bytes: of weights and cache."""
+    return 4 if packing is Packing.STEP else item_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
     """resident: of the weights once they are loaded. largest: of one layer that is being packed,
@@ -53,15 +71,14 @@ def weight_bytes(
     shapes: Mapping[str, tuple[int, ...]],
     item_bytes: int,
     *,
-    packs: bool,
+    packing: Packing,
     ranks: int = 1,
     quantized: bool = False,
 ) -> WeightBytes:
     """What the checkpoint's tensors become on a rank. config: the rank's, shapes: of the whole.
 
-    packs: linear layers are copied in another order, so that a tied embedding is there twice. All
-    matrices of layers count as split, also those of key/value heads that ranks share. quantized:
-    those matrices are held in 8 bits, with a float32 scale for each group.
+    All matrices of layers count as split, also those of key/value heads that ranks share.
+    quantized: they are held in 8 bits, with a float32 scale for each group.
     """
     names = tensor_names(config)
     head = f"{names.head}.weight"
@@ -74,17 +91,17 @@ def weight_bytes(
             matrices += math.prod(shape) // ranks
         else:
             others += math.prod(shape)
-    if config.tied_embeddings and packs:
+    if config.tied_embeddings and packing is Packing.LAYERS:
         others += embedding
     inner, width = config.intermediate_size, config.hidden_size
     heads = config.num_heads + 2 * config.num_kv_heads
     largest = width * max(inner * (1 + config.gated), heads * config.head_dim)
     held = matrices * item_bytes
-    packing = max(embedding, largest) * item_bytes if packs else 0
+    loading = 0 if packing is Packing.NONE else max(embedding, largest) * item_bytes
     if quantized:
         held = matrices + matrices * _SCALE_BYTES // WEIGHT_GROUP
-        packing = max(embedding * item_bytes if packs else 0, largest * _ROUNDING_BYTES)
-    return WeightBytes(others * item_bytes + held, packing)
+        loading = max(loading, largest * _ROUNDING_BYTES)
+    return WeightBytes(others * item_bytes + held, loading)
 
 
 def _is_split(name: str, shape: tuple[int, ...], layers: str) -> bool:

@@ -9,7 +9,9 @@ from fastgen_api.spec import DType
 from fastgen_runtime.engine import cores
 from fastgen_runtime.log import log_event
 from fastgen_runtime.models.capacity import (
+    Packing,
     activation_bytes,
+    activation_item_bytes,
     block_bytes,
     cache_bytes,
     mib,
@@ -52,7 +54,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked for. packs: whether linear layers are kept in a copy of another order.
+    """What is asked for.
 
     longest: tokens of the longest request. max_tokens, most_requests: of a step. least_tokens: what
     max_tokens may be lowered to where memory is short; None: not at all. ranks: among which the
@@ -60,7 +62,7 @@ class Demand:
     """
 
     dtype: DType
-    packs: bool
+    packing: Packing
     longest: int
     block_size: int
     max_tokens: int
@@ -115,11 +117,16 @@ def plan_memory(
         config,
         shapes,
         item,
-        packs=demand.packs,
+        packing=demand.packing,
         ranks=demand.ranks,
         quantized=demand.quantized,
     )
-    activations = activation_bytes(config, demand.max_tokens, demand.most_requests, item)
+    activations = activation_bytes(
+        config,
+        demand.max_tokens,
+        demand.most_requests,
+        activation_item_bytes(demand.packing, item),
+    )
     offered = cache_bytes(
         offer.limit_bytes, offer.available_bytes, offer.resident_bytes, offer.memory_percent, 0
     )
@@ -175,7 +182,7 @@ def _refusal(config: ModelConfig, plan: MemoryPlan, demand: Demand, offer: Offer
     if can_load and longest >= demand.block_size:
         ways.append(f"lower maxModelLength to {longest}")
     if demand.dtype is DType.FLOAT32:
-        ways.append("choose the dtype BFloat16, which halves all of this")
+        ways.append("choose the dtype BFloat16, which halves weights and cache")
     if not demand.quantized and not config.experts:
         ways.append("choose the quantization Int8 for smaller weights")
     each = "" if demand.ranks == 1 else f" {demand.ranks} ranks; each has"

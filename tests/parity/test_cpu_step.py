@@ -1,0 +1,146 @@
+"""One op per step computes what transformers computes, and draws what the kernels draw."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from model_pair import ModelPair
+from tiny_models import TINY_MODELS
+
+from fastgen_api.spec import DType
+from fastgen_kernels.cpu_step.isa import isa_of
+from fastgen_runtime.device.cpu_path import StepForward
+from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.engine import Engine
+from fastgen_runtime.engine.plan import Limits
+from fastgen_runtime.engine.request import NewRequest
+from fastgen_runtime.engine.runner_config import CpuStepUse
+from fastgen_runtime.engine.step import Sampling
+from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
+
+pytestmark = pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs AVX2")
+
+WIDE: Final = {"hidden_size": 96, "intermediate_size": 96}
+"""Six heads of 16 dimensions: the op has no smaller ones."""
+MODELS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "tied, windows, biases": (
+        "qwen3, biases, layer types",
+        WIDE | {"head_dim": 16, "tie_word_embeddings": True},
+    ),
+    "untied, scaled rotary": ("llama, llama3", WIDE | {"attention_bias": True, "mlp_bias": True}),
+    "learned positions": ("opt", {"hidden_size": 96, "word_embed_proj_dim": 96, "ffn_dim": 96}),
+    "norms behind": (
+        "opt, 350m",
+        {"hidden_size": 96, "word_embed_proj_dim": 96, "ffn_dim": 80},
+    ),
+    "parallel, one key head": ("falcon, 7b", {"hidden_size": 96}),
+    "parallel, two norms": ("falcon, 40b", {"hidden_size": 96}),
+    "rotated in part": ("gpt-neox", {}),
+}
+NUM_TOKENS: Final = 24
+PROMPTS: Final = (
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
+    "def fibonacci(n):",
+    "Three reasons to learn to cook: first,",
+)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModelPair]:
+    base, changes = MODELS[request.param]
+    tiny = TINY_MODELS[base]
+    tiny = replace(tiny, options=tiny.options | changes)
+    made = ModelPair(tiny, tmp_path_factory.mktemp("model"), 16, CpuStepUse.AUTO)
+    assert isinstance(made.runner._forward, StepForward), "the op was not used"
+    yield made
+    made.runner.close()
+
+
+def test_logits_of_whole_prompts(pair: ModelPair) -> None:
+    pair.check_whole_prompts()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_logits_in_random_chunks_and_batches(pair: ModelPair, seed: int) -> None:
+    pair.check_random_chunks(seed)
+
+
+def test_greedy_tokens(pair: ModelPair) -> None:
+    pair.check_greedy_tokens()
+
+
+def generate(
+    runner: Runner, checkpoint: Checkpoint, max_running: int, sampling: Sampling
+) -> tuple[list[list[int]], int]:
+    """Each prompt's tokens, in steps of up to 32, and how often a request was preempted."""
+    limits = Limits(
+        budget_tokens=32,
+        max_running=max_running,
+        max_waiting=8,
+        max_length=48,
+        expected_output_tokens=1,
+    )
+    engine = Engine(runner, limits, checkpoint.eos_token_ids)
+    answers: dict[str, list[int]] = {}
+    for number, prompt in enumerate(PROMPTS):
+        token_ids = checkpoint.tokenizer.encode(prompt).ids
+        new = NewRequest(str(number), token_ids, NUM_TOKENS, sampling, ignore_eos=True)
+        assert engine.add(new) is None
+        answers[str(number)] = []
+    while engine.has_work:
+        for token in engine.step().committed.tokens:
+            answers[token.request_id].append(token.token_id)
+        engine.check()
+    return list(answers.values()), engine.load().num_preemptions
+
+
+def runner_of(checkpoint: Checkpoint, cpu_step: CpuStepUse) -> Runner:
+    """Five blocks of 16 tokens, too few for all the answers, poisoned with NaN."""
+    config = RunnerConfig(
+        dtype=DType.FLOAT32,
+        block_size=16,
+        num_blocks=5,
+        max_model_length=48,
+        max_step_tokens=32,
+        threads=2,
+        cpu_step=cpu_step,
+    )
+    runner = Runner.load(checkpoint, config)
+    runner.cache.fill_(torch.nan)
+    return runner
+
+
+@pytest.fixture(scope="module")
+def checkpoint(smollm2_path: Path) -> Checkpoint:
+    return open_checkpoint(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def runners(checkpoint: Checkpoint) -> Iterator[tuple[Runner, Runner]]:
+    """By the kernels, and by the op."""
+    by_kernels, by_op = (runner_of(checkpoint, use) for use in (CpuStepUse.OFF, CpuStepUse.AUTO))
+    assert isinstance(by_op._forward, StepForward), "the op was not used"
+    yield by_kernels, by_op
+    by_op.close()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(temperature=0), Sampling(temperature=0.8, top_p=0.95, seed=7)],
+    ids=["greedy", "nucleus"],
+)
+def test_smollm2_draws_what_the_kernels_draw_though_preempted(
+    checkpoint: Checkpoint, runners: tuple[Runner, Runner], sampling: Sampling
+) -> None:
+    alone, none = generate(runners[0], checkpoint, 1, sampling)
+    together, preemptions = generate(runners[1], checkpoint, 4, sampling)
+    assert none == 0
+    assert preemptions > 0
+    assert together == alone
