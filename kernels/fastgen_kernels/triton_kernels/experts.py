@@ -87,13 +87,12 @@ def expert_kernel(
         column = tl.program_id(0) * block_n + tl.arange(0, block_n)
         wanted = column < outputs
         matrix = weights + expert.to(tl.int64) * expert_stride
-        step = tl.arange(0, block_k)
         rows = x + source[:, None] * x_stride
         columns = matrix + column.to(tl.int64)[:, None] * inputs
         total = tl.zeros([block_m, block_n], tl.float32)
         ups = tl.zeros([block_m, block_n], tl.float32)
         for start in range(0, inputs, block_k):
-            k = start + step
+            k = start + tl.arange(0, block_k)
             a = tl.load(rows + k[None, :], mask=filled[:, None] & (k < inputs)[None, :], other=0.0)
             mask = wanted[:, None] & (k < inputs)[None, :]
             b = tl.load(columns + k[None, :], mask=mask, other=0.0)
