@@ -1,7 +1,9 @@
 """SmolLM2 in float32: log probabilities of prompts and answers are transformers' log_softmax."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +131,44 @@ def test_the_chosen_token_alone(
     assert result.logprobs is not None
     assert (result.logprobs.rank, result.logprobs.top) == (1, ())
     assert result.logprobs.logprob == pytest.approx(float(expected[0][-1].max()), abs=TOLERANCE)
+
+
+def test_rows_that_want_different_numbers_are_asked_for_together(
+    runner: Runner, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets what it would get alone; who wants none gets none."""
+    wishes = (2, None, 0, NUM_TOP)
+    chunks = [
+        Chunk(
+            str(row), prompts[row % 2][: 9 - row], 0, [row], Sampling(num_logprobs=wish, seed=row)
+        )
+        for row, wish in enumerate(wishes)
+    ]
+    alone = [runner.run(Step((chunk,)))[0] for chunk in chunks]
+    calls = []
+    kernel = runner._kernels.logprobs
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments[1])
+        return kernel(*arguments)
+
+    monkeypatch.setattr(runner, "_kernels", replace(runner._kernels, logprobs=counted))
+    together = runner.run(Step(tuple(chunks)))
+    assert len(calls) == 1
+    for wish, one, other in zip(wishes, alone, together, strict=True):
+        assert one.token_id == other.token_id
+        if wish is None:
+            assert one.logprobs is None
+            assert other.logprobs is None
+            continue
+        assert one.logprobs is not None
+        assert other.logprobs is not None
+        assert len(other.logprobs.top) == wish
+        assert other.logprobs.rank == one.logprobs.rank
+        assert [token for token, _ in other.logprobs.top] == [t for t, _ in one.logprobs.top]
+        told = (other.logprobs.logprob, *(value for _, value in other.logprobs.top))
+        expected = (one.logprobs.logprob, *(value for _, value in one.logprobs.top))
+        assert told == pytest.approx(expected, abs=TOLERANCE)
 
 
 def test_more_targets_than_tokens_are_an_error(runner: Runner) -> None:

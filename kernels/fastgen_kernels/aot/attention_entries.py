@@ -99,8 +99,14 @@ def _variants(architecture: int) -> Iterator[Variant]:
                     yield Variant("bf16", size, block_size, capped, windowed)
             if architecture == HOPPER:  # Triton knows float8_e4m3fn from sm_89 on
                 yield Variant("bf16", size, block_size, fp8=True)
-        # Its code differs from bfloat16's in the types of instructions only.
-        yield Variant("fp16", size, _COMMON_BLOCK)
+        # Their code differs from bfloat16's in the types of instructions only, whatever the block.
+        for windowed in (False, True):
+            for capped in (False, True):
+                yield Variant("fp16", size, _COMMON_BLOCK, capped, windowed)
+                if architecture == HOPPER and (windowed or capped):
+                    yield Variant("bf16", size, _COMMON_BLOCK, capped, windowed, fp8=True)
+        if architecture == HOPPER:
+            yield Variant("fp16", size, _COMMON_BLOCK, fp8=True)
     for group in (32, 64, 128):
         for size in HEAD_SIZES:
             if size * group <= 16384:  # what `attention.check` takes

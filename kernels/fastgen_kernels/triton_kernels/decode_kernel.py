@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fastgen_kernels.triton_kernels.attention_span import attend_span
+from fastgen_kernels.triton_kernels.attention_span import attend_span, nothing
 
 
 @triton.jit(do_not_specialize=["group", "block_bits", "table_stride"])
@@ -44,40 +44,18 @@ def decode(
     wanted = (heads < group)[:, None] & (dims < size)[None, :]
     cta = tl.program_id(0)
     for number in range(tl.load(bounds + cta), tl.load(bounds + cta + 1)):
-        item = items + tl.cast(number, tl.int64) * 6
-        row = tl.load(item).to(tl.int64)
-        table = tables + tl.load(item + 1).to(tl.int64) * table_stride
-        head = tl.load(item + 2)
-        first = tl.load(item + 3)
-        last = tl.load(item + 4)
-        slot = tl.load(item + 5)
+        row, table, head, first, last, slot = _item(items, number, tables, table_stride)
         places = (head * group + heads)[:, None] * size + dims[None, :]
         queries = tl.load(query + row * query_stride + places, mask=wanted, other=0.0)
+        total, top, weight = nothing(tile_rows, tile_size)
+        low = tl.zeros((tile_rows,), tl.int32) + first
+        high = tl.zeros((tile_rows,), tl.int32) + last
         total, top, weight = attend_span(
-            queries,
-            tl.zeros((tile_rows, tile_size), tl.float32),
-            tl.full((tile_rows,), float("-inf"), tl.float32),
-            tl.zeros((tile_rows,), tl.float32),
-            keys + head * size,
-            values + head * size,
-            slot_stride,
-            table,
-            block_bits,
-            first,
-            last,
-            tl.zeros((tile_rows,), tl.int32) + first,
-            tl.zeros((tile_rows,), tl.int32) + last,
-            scale,
-            soft_cap,
-            first // tile_keys * tile_keys,
-            last,
-            size,
-            tile_size,
-            tile_keys,
-            whole_tiles,
-            True,
-            capped,
-        )
+            queries, total, top, weight, keys + head * size, values + head * size, slot_stride,
+            table, block_bits, first, last, low, high, scale, soft_cap,
+            first // tile_keys * tile_keys, last,
+            size, tile_size, tile_keys, whole_tiles, True, capped,
+        )  # fmt: skip
         empty = weight == 0.0
         result = total * (value_scale / tl.where(empty, 1.0, weight))[:, None]
         if slot < 0:
@@ -88,6 +66,19 @@ def decode(
             tl.store(partial + part[:, None] * size + dims[None, :], result, mask=wanted)
             lse = tl.where(empty, float("-inf"), top + tl.log2(weight))
             tl.store(partial_lse + part, lse, mask=heads < group)
+
+
+@triton.jit
+def _item(items, number, tables, table_stride):
+    """Query row, block table, head, first and last position, slot."""
+    item = items + tl.cast(number, tl.int64) * 6
+    row = tl.load(item).to(tl.int64)
+    table = tables + tl.load(item + 1).to(tl.int64) * table_stride
+    head = tl.load(item + 2)
+    first = tl.load(item + 3)
+    last = tl.load(item + 4)
+    slot = tl.load(item + 5)
+    return row, table, head, first, last, slot
 
 
 @triton.jit(do_not_specialize=["group"])

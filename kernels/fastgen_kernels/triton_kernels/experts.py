@@ -5,9 +5,9 @@ A program finds its expert and its tokens from the counts on the device; the gri
 worst split of the tokens makes it, and programs beyond what there is end at once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
@@ -87,13 +87,12 @@ def expert_kernel(
         column = tl.program_id(0) * block_n + tl.arange(0, block_n)
         wanted = column < outputs
         matrix = weights + expert.to(tl.int64) * expert_stride
-        step = tl.arange(0, block_k)
         rows = x + source[:, None] * x_stride
         columns = matrix + column.to(tl.int64)[:, None] * inputs
         total = tl.zeros([block_m, block_n], tl.float32)
         ups = tl.zeros([block_m, block_n], tl.float32)
         for start in range(0, inputs, block_k):
-            k = start + step
+            k = start + tl.arange(0, block_k)
             a = tl.load(rows + k[None, :], mask=filled[:, None] & (k < inputs)[None, :], other=0.0)
             mask = wanted[:, None] & (k < inputs)[None, :]
             b = tl.load(columns + k[None, :], mask=mask, other=0.0)
@@ -185,7 +184,6 @@ def expert_launches(
     """Grouping, both layers and the sum, for x [T, H] into out; weights, indices: [T, k]."""
     num_pairs, top_k = indices.numel(), indices.shape[1]
     num_experts, hidden, inner = experts.down.shape
-    tiles = expert_tiles(num_pairs, num_experts, x.element_size())
     order = torch.empty(num_pairs, dtype=torch.int32, device=x.device)
     starts = torch.empty(num_experts + 1, dtype=torch.int32, device=x.device)
     between = torch.empty((num_pairs, inner), dtype=x.dtype, device=x.device)
@@ -206,35 +204,7 @@ def expert_launches(
         "num_experts": num_experts,
         "top_k": top_k,
         "activation": activation.value,
-        "tile_experts": triton.next_power_of_2(num_experts),
-        "block_m": tiles.m,
-        "block_n": tiles.n,
-        "block_k": tiles.k,
     }
-    most_blocks = min(num_pairs, num_pairs // tiles.m + num_experts)
-    layers = [
-        Launch(
-            expert_kernel,
-            (triton.cdiv(size, tiles.n), most_blocks),
-            shared
-            | {
-                "x": source,
-                "weights": matrices,
-                "out": target,
-                "inputs": source.shape[1],
-                "outputs": size,
-                "x_stride": source.stride(0),
-                "expert_stride": matrices.stride(0),
-                "gated": gated,
-            },
-            tiles.num_warps,
-            tiles.num_stages,
-        )
-        for source, matrices, target, size, gated in (
-            (x, experts.gate_up, between, inner, True),
-            (between, experts.down, outputs, hidden, False),
-        )
-    ]
     combining = {
         "outputs": outputs,
         "weights": weights.contiguous(),
@@ -245,6 +215,39 @@ def expert_launches(
     }
     return [
         Launch(group_kernel, (num_experts,), grouping, 4),
-        *layers,
+        _layer(shared, x, experts.gate_up, between, num_pairs, gated=True),
+        _layer(shared, between, experts.down, outputs, num_pairs, gated=False),
         Launch(combine_kernel, (len(x), triton.cdiv(hidden, COMBINE_BLOCK)), combining, 4),
     ]
+
+
+def _layer(
+    shared: Mapping[str, Any],
+    x: Tensor,
+    matrices: Tensor,
+    out: Tensor,
+    num_pairs: int,
+    *,
+    gated: bool,
+) -> Launch:
+    """One of the two layers; the grid is as large as any split of the pairs among experts needs."""
+    num_experts, outputs = len(matrices), out.shape[1]
+    tiles = expert_tiles(num_pairs, num_experts, x.element_size())
+    arguments = {
+        **shared,
+        "tile_experts": triton.next_power_of_2(num_experts),
+        "block_m": tiles.m,
+        "block_n": tiles.n,
+        "block_k": tiles.k,
+        "x": x,
+        "weights": matrices,
+        "out": out,
+        "inputs": x.shape[1],
+        "outputs": outputs,
+        "x_stride": x.stride(0),
+        "expert_stride": matrices.stride(0),
+        "gated": gated,
+    }
+    most_blocks = min(num_pairs, num_pairs // tiles.m + num_experts)
+    grid = (triton.cdiv(outputs, tiles.n), most_blocks)
+    return Launch(expert_kernel, grid, arguments, tiles.num_warps, tiles.num_stages)

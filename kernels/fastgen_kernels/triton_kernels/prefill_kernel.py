@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fastgen_kernels.triton_kernels.attention_span import attend_span
+from fastgen_kernels.triton_kernels.attention_span import attend_span, nothing
 
 
 @triton.jit(do_not_specialize=["group", "block_bits", "table_stride", "window"])
@@ -50,32 +50,35 @@ def prefill(
     wanted = (token < tokens)[:, None] & (dims < size)[None, :]
     heads = (head * group + rows % group)[:, None] * size + dims[None, :]
     queries = tl.load(query + (row + token)[:, None] * query_stride + heads, mask=wanted, other=0.0)
-    high = position + token + 1
-    end = position + tokens
-    if windowed:
-        low = high - window
-        begin = tl.maximum(0, position + 1 - window)
-        masked_from = begin // tile_keys * tile_keys
-    else:
-        low = tl.zeros((tile_rows,), tl.int32)
-        begin = 0
-        masked_from = (position + 1) // tile_keys * tile_keys
-    total = tl.zeros((tile_rows, tile_size), tl.float32)
-    top = tl.full((tile_rows,), float("-inf"), tl.float32)
-    weight = tl.zeros((tile_rows,), tl.float32)
-    keys += head * size
-    values += head * size
+    low, begin, masked_from = _begin(position, token, window, tile_keys, windowed)
+    high, end = position + token + 1, position + tokens
+    total, top, weight = nothing(tile_rows, tile_size)
     if not windowed:
         total, top, weight = attend_span(
-            queries, total, top, weight, keys, values, slot_stride, table, block_bits, begin, end,
-            low, high, scale, soft_cap, 0, masked_from,
+            queries, total, top, weight, keys + head * size, values + head * size, slot_stride,
+            table, block_bits, begin, end, low, high, scale, soft_cap, 0, masked_from,
             size, tile_size, tile_keys, whole_tiles, False, capped,
         )  # fmt: skip
     total, top, weight = attend_span(
-        queries, total, top, weight, keys, values, slot_stride, table, block_bits, begin, end,
-        low, high, scale, soft_cap, masked_from, end,
+        queries, total, top, weight, keys + head * size, values + head * size, slot_stride,
+        table, block_bits, begin, end, low, high, scale, soft_cap, masked_from, end,
         size, tile_size, tile_keys, whole_tiles, True, capped,
     )  # fmt: skip
     result = total * (value_scale / tl.where(weight == 0.0, 1.0, weight))[:, None]
     place = out + (row + token)[:, None] * out_stride + heads
     tl.store(place, result.to(out.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+def _begin(position, token, window, tile_keys: tl.constexpr, windowed: tl.constexpr):
+    """The first key that each row sees [M], the first that any does, and from which tile on not
+    all rows see all keys. position: of the tile's first token; token: [M] number of a row's."""
+    if windowed:
+        low = position + token + 1 - window
+        begin = tl.maximum(0, position + 1 - window)
+        masked_from = begin // tile_keys * tile_keys
+    else:
+        low = token * 0
+        begin = 0
+        masked_from = (position + 1) // tile_keys * tile_keys
+    return low, begin, masked_from

@@ -16,7 +16,7 @@ from fastgen_runtime.device.ranks import Ranks
 from fastgen_runtime.device.sampler import draw_of
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.runner_config import RunnerConfig
-from fastgen_runtime.engine.step import Chunk, ChunkResult, Step, TokenLogprobs
+from fastgen_runtime.engine.step import Chunk, ChunkResult, Sampling, Step, TokenLogprobs
 from fastgen_runtime.models.checkpoint import Checkpoint
 from fastgen_runtime.models.model_config import ModelConfig
 
@@ -155,17 +155,34 @@ class Runner:
         if not draws:
             return []
         logits = self._logits(hidden)
-        results = []
         tokens = self._kernels.sample(logits, draws, self._vocabulary)
-        for row, (token, (_, sampling)) in enumerate(zip(tokens, drawn, strict=True)):
-            if token is None:
-                results.append(_NOT_FINITE)
-                continue
-            logprobs = None
-            if sampling is not None and sampling.num_logprobs is not None:
-                (logprobs,) = self._logprobs(logits[row][None], [token], sampling.num_logprobs)
-            results.append(ChunkResult(token, logprobs))
-        return results
+        told = self._told(logits, tokens, [sampling for _, sampling in drawn])
+        return [
+            _NOT_FINITE if token is None else ChunkResult(token, told.get(row))
+            for row, token in enumerate(tokens)
+        ]
+
+    def _told(
+        self, logits: Tensor, tokens: list[int | None], samplings: Sequence[Sampling | None]
+    ) -> dict[int, TokenLogprobs]:
+        """Log probabilities of the rows that want them, in one call: each waits for the device."""
+        wanted = {
+            row: (token, sampling.num_logprobs)
+            for row, (token, sampling) in enumerate(zip(tokens, samplings, strict=True))
+            if token is not None and sampling is not None and sampling.num_logprobs is not None
+        }
+        if not wanted:
+            return {}
+        rows = torch.tensor(list(wanted), device=logits.device)
+        chosen = [token for token, _ in wanted.values()]
+        most = max(num_top for _, num_top in wanted.values())
+        # The likeliest come in order, so fewer of them are the first.
+        return {
+            row: replace(told, top=told.top[:num_top])
+            for (row, (_, num_top)), told in zip(
+                wanted.items(), self._logprobs(logits[rows], chosen, most), strict=True
+            )
+        }
 
     def _prompt_logprobs(self, chunk: Chunk, hidden: Tensor) -> tuple[TokenLogprobs, ...] | None:
         """Of the chunk's targets; few rows at once: logits are larger than hidden states.
