@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.torch_twins.linear import Linear
+from fastgen_runtime.device.forward import ModelForward
 from fastgen_runtime.device.graphs import Capture, DecodeGraphs, cuda_capture, sizes_up_to
 from fastgen_runtime.device.model import Model
 from fastgen_runtime.device.runner import Runner
@@ -49,21 +50,30 @@ class Runners:
 
 
 @torch.inference_mode()
-def make_runners(target: Target, sizes: Sizes) -> Runners:
+def make_runners(target: Target, sizes: Sizes, capture: Capture | None = None) -> Runners:
+    """capture: of decode steps; None: CUDA's graphs on a GPU, and no capture elsewhere."""
     config = config_of(sizes.model)
     model = Model(config, _weights(target, sizes.model), target.kernels, sizes.model.length)
     cache = target.random(
         config.num_layers, 2, sizes.num_blocks, sizes.block_size, config.num_kv_heads,
         config.head_dim,
     )  # fmt: skip
+    if capture is None and target.is_gpu:
+        capture = cuda_capture()
     graphs = None
-    if target.is_gpu:
+    if capture is not None:
         most = max(*sizes.clients, *sizes.step_rows)
-        graphs = decode_graphs(target, model, config, cache, most, cuda_capture())
-    return Runners(
-        Runner(model, config, target.kernels, cache, graphs=graphs),
-        Runner(model, config, target.kernels, cache),
+        graphs = decode_graphs(target, model, config, cache, most, capture)
+    by_graphs, eager = (
+        Runner(
+            ModelForward(model, config, target.kernels, cache, each),
+            config,
+            target.kernels,
+            cache,
+        )
+        for each in (graphs, None)
     )
+    return Runners(by_graphs, eager)
 
 
 def decode_graphs(
