@@ -145,8 +145,6 @@ class Sight:
     """Demand per replica at which the SLO was missed."""
     highest: float
     """Demand of the last minutes, as which `missed` counts."""
-    request_work: float
-    """Engine-seconds of a mean request; 0 where none is known."""
     reserve: int
     """Replicas to hold beyond what the demand needs, since one was lost lately."""
     load: float | None

@@ -109,7 +109,6 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         most=memory.capacity.most_at(now),
         missed=memory.capacity.missed_at(now),
         highest=_highest(demand, memory),
-        request_work=memory.request_work or 0.0,
         reserve=0 if memory.lost_at is None else 1,
         load=in_flight.load_of(memory.in_flight),
     )

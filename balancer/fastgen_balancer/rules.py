@@ -4,7 +4,7 @@ from math import ceil
 
 from fastgen_balancer.capacity import ABOVE, Verdict
 from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
-from fastgen_balancer.planning import needed, planned, wanted_for
+from fastgen_balancer.planning import needed, wanted_for
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import Unknown
 
@@ -114,10 +114,9 @@ def _demand(sight: Sight, policy: Policy) -> Wish | None:
     wanted = wanted_for(total, sight.ready, sight, policy)
     if not wanted:
         return None
-    share = total / planned(total, sight, policy)
     text = (
         f"{total:.2f} engine-seconds/s are asked for{_ahead(sight)}, more than "
-        f"{share:.0%} of what {_planned_replicas(sight)} can do, {sight.most:.2f} each"
+        f"{policy.headroom:.0%} of what {_planned_replicas(sight)} can do, {sight.most:.2f} each"
     )
     return Wish(wanted, Rule.DEMAND_ABOVE_CAPACITY, text)
 
@@ -130,10 +129,10 @@ def _in_flight(sight: Sight, policy: Policy) -> Wish | None:
     wanted = wanted_for(total, sight.ready, sight, policy)
     if not wanted:
         return None
-    share = total / planned(total, sight, policy)
     text = (
         f"{sight.local.in_flight_requests} requests in flight are about {total:.2f} "
-        f"engine-seconds/s, more than {share:.0%} of what {_planned_replicas(sight)} can do"
+        f"engine-seconds/s, more than {policy.headroom:.0%} of what "
+        f"{_planned_replicas(sight)} can do"
     )
     return Wish(wanted, Rule.DEMAND_ABOVE_CAPACITY, text)
 
@@ -219,8 +218,7 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
             return None
         text = f"{running:.0f} requests run, each could have a replica of {alone} to itself"
         return Wish(alone, Rule.DEMAND_FITS_FEWER, text)
-    room = planned(demand.present, sight, policy)
-    share = policy.down_margin * (demand.present / room if room else policy.headroom)
+    share = policy.headroom * policy.down_margin
     # A demand per replica at which the SLO was missed is kept away from.
     least = needed(sight.highest, sight.missed * policy.down_margin) if sight.missed else 1
     if least >= current:

@@ -46,9 +46,6 @@ class Policy:
     headroom: float = 0.9
     """Share of a replica's capacity that is planned with. Demand is that of 30 s, so its peaks
     count, and what is beyond them waits for seconds."""
-    chance: float = 1.15
-    """Standard deviations that are planned for where few large requests make them more than the
-    headroom: the mean of a window exceeds it one time in eight."""
     down_margin: float = 0.9
     """Fewer replicas must stay below this share of what would raise them again: noise of 5 % either
     way does not bridge it (1.05 / 0.95 < 1 / 0.9), and faster noise than the stabilisation window

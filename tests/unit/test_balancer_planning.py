@@ -1,4 +1,4 @@
-"""How many replicas are planned: room for chance, for a surge, and for a replica that is lost."""
+"""How many replicas are planned: for a surge, and for a replica that is lost."""
 
 from dataclasses import replace
 
@@ -17,28 +17,6 @@ from fastgen_balancer.signals import Signals
 
 NOW = 10_000.0
 PLAIN = replace(POLICY, headroom=0.9, down_margin=0.9)
-
-
-@pytest.mark.parametrize(
-    ("demand", "requests", "replicas"),
-    [
-        # Many small requests: the headroom alone.
-        (0.85, 100.0, 1),
-        (4.4, 500.0, 5),
-        # Few large ones: chance makes more of them.
-        (0.85, 0.85, 2),
-        (2.65, 2.65, 4),
-        # Of many replicas the headroom is more again.
-        (8.9, 8.9, 10),
-    ],
-)
-def test_few_large_requests_get_more_room_than_many_small_ones(
-    demand: float, requests: float, replicas: int
-) -> None:
-    now = max(1, replicas - 1)
-    seen = replace(fleet(now, demand), arriving_requests=requests)
-    policy = replace(PLAIN, max_replicas=20)
-    assert decide(Signals(now, local(now), seen), policy, knowing()).replicas == replicas
 
 
 def test_far_more_requests_than_before_are_a_surge_and_chance_is_none() -> None:
