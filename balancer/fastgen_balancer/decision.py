@@ -91,6 +91,10 @@ class Memory:
     """Since when the SLO is missed while the replicas are not saturated."""
     known_at: float | None = None
     """When the metrics were known last."""
+    ready: int | None = None
+    """Endpoints that were ready at the last decision."""
+    lost_at: float | None = None
+    """When a replica that was ready was lost last, though nobody let it go."""
     idle_since: float | None = None
     """Since when each decision knew that nothing arrived, waited or ran."""
     in_flight: InFlight | None = None
@@ -141,5 +145,7 @@ class Sight:
     """Demand per replica at which the SLO was missed."""
     highest: float
     """Demand of the last minutes, as which `missed` counts."""
+    reserve: int
+    """Replicas to hold beyond what the demand needs, since one was lost lately."""
     load: float | None
     """Of a replica by its requests in flight, as a share of `most`."""

@@ -1,8 +1,16 @@
 """How much work is asked for, in engine-seconds per second."""
 
 from dataclasses import dataclass
+from math import sqrt
+from typing import Final
 
+from fastgen_balancer.scaling_policy import LATEST_WINDOW_SECONDS, SHORT_WINDOW_SECONDS
 from fastgen_balancer.signals import MetricSignals, ReplicaReading
+
+SCRAPE_SECONDS: Final = 5.0
+"""By so much a window is longer than the time between its first and its last sample."""
+SURGE: Final = 4.0
+"""Standard deviations: by chance requests that come at random exceed it once in many days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +69,51 @@ def demand_of(
     readings: tuple[ReplicaReading, ...],
     each: float | None,
     lead_seconds: float,
+    carried: float,
 ) -> Demand | None:
     """The demand; None when what arrives or what is done is not known.
 
-    each: engine-seconds of a mean request, as which waiting and refused ones count.
+    each: engine-seconds of a mean request, as which waiting and refused ones count. carried:
+    engine-seconds per second that the ready replicas can do together: what is beyond them in a
+    surge is the backlog to come.
     """
     if metrics.arriving is None or metrics.done is None:
         return None
     owed = sum(r.owed or 0.0 for r in readings)
     if each is None:
         return Demand(metrics.arriving, metrics.done, owed, 0.0, lead_seconds)
+    arriving, latest = metrics.arriving, surge(metrics, readings)
+    if latest is not None:
+        arriving = max(arriving, latest * each)
     queued, short = metrics.queued_requests or 0.0, metrics.short
     waiting = sum(r.waiting or 0.0 for r in readings) + queued
     queue_growth = metrics.queue_growth or 0.0
     growth = sum(r.waiting_growth or 0.0 for r in readings) + queue_growth
     refused = 0.0 if short is None else short.refused / short.window_seconds
+    # What waits at replicas has arrived there; what balancers hold has not.
+    arriving += (queue_growth + refused) * each
+    growth *= each
+    if latest is not None:
+        growth = max(growth, arriving - carried)
     return Demand(
-        # What waits at replicas has arrived there; what balancers hold has not.
-        arriving=metrics.arriving + (queue_growth + refused) * each,
+        arriving=arriving,
         done=metrics.done,
         backlog=max(owed, waiting * each),
-        growth=growth * each,
+        growth=growth,
         lead_seconds=lead_seconds,
     )
+
+
+def surge(metrics: MetricSignals, readings: tuple[ReplicaReading, ...]) -> float | None:
+    """Requests per second of the latest window where they are far more than before; else None.
+
+    Two Poisson counts are compared by their pooled variance (Przyborowski and Wilenski, Biometrika
+    1940). New replicas take from what others hold, which is no surge.
+    """
+    latest, mean = metrics.latest_requests, metrics.arriving_requests
+    if latest is None or not mean or not all(r.whole_window for r in readings):
+        return None
+    new, all_ = LATEST_WINDOW_SECONDS - SCRAPE_SECONDS, SHORT_WINDOW_SECONDS - SCRAPE_SECONDS
+    old = all_ - new
+    rise = (latest - mean) * all_ / old
+    return latest if rise > SURGE * sqrt(mean * (1 / new + 1 / old)) else None

@@ -160,6 +160,7 @@ def _signals(
         short=outcomes("short", windows.short_seconds, None),
         long=outcomes("long", windows.long_seconds, misses),
         not_numbers=not_numbers,
+        latest_requests=only("latest_requests"),
     )
 
 

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastgen_api.names import Metric, MetricLabel
-from fastgen_balancer.scaling_policy import LONG_WINDOW_SECONDS, SHORT_WINDOW_SECONDS
+from fastgen_balancer.scaling_policy import (
+    LATEST_WINDOW_SECONDS,
+    LONG_WINDOW_SECONDS,
+    SHORT_WINDOW_SECONDS,
+)
 
 PART: Final = "part"
 """Label of each sample in the answer: the part of the query that it comes from."""
@@ -25,6 +29,7 @@ class Windows:
 
     short_seconds: float = SHORT_WINDOW_SECONDS
     long_seconds: float = LONG_WINDOW_SECONDS
+    latest_seconds: float = LATEST_WINDOW_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,9 @@ def _fleet_parts(selector: Selector, windows: Windows) -> dict[str, str]:
     return {name: f"sum(rate({selector.of(metric, short)}))" for name, metric in rates.items()} | {
         # Of every deployment: an empty answer to all else then has another cause.
         OTHERS: f"count({Metric.RUNNING_REQUESTS} or {Metric.QUEUED_REQUESTS})",
+        "latest_requests": (
+            f"sum(rate({selector.of(Metric.ARRIVED_REQUESTS, windows.latest_seconds)}))"
+        ),
         "queued": f"sum({selector.of(Metric.QUEUED_REQUESTS)})",
         "queue_growth": f"sum(deriv({selector.of(Metric.QUEUED_REQUESTS, short)}))",
         "short": f"sum by (outcome) (increase({selector.of(Metric.REQUESTS, short)}))",

@@ -16,6 +16,8 @@ KEPT_SECONDS: Final = 3600.0
 """Changes of the last hour: twice the longest periodSeconds of autoscaling/v2."""
 MOST_CHANGES: Final = 64
 MOST_CAPACITIES: Final = 8
+LOST_SECONDS: Final = 2 * 3600.0
+"""A replica that was lost may be lost again for so long."""
 GAP_SECONDS: Final = 30.0
 """A shorter loss of the metrics, or of the leader, is none."""
 
@@ -40,6 +42,8 @@ def observe(signals: Signals, policy: Policy, memory: Memory, now: float) -> Mem
         memory,
         at=now,
         replicas=current,
+        ready=local.ready_endpoints,
+        lost_at=_lost(memory, current, local.ready_endpoints, now),
         pending_since=pending,
         full_since=full,
         queued_since=since(memory.queued_since, local.queued_requests > 0, now),
@@ -61,6 +65,14 @@ def turns(changes: tuple[Change, ...], begin: float) -> int:
         (before.delta or 0) * (after.delta or 0) < 0 and after.at > begin
         for before, after in pairwise(known)
     )
+
+
+def _lost(memory: Memory, current: int, ready: int, now: float) -> float | None:
+    """When a replica was lost last; what was scaled down is no loss."""
+    if memory.ready is not None and ready < min(memory.ready, current):
+        return now
+    known = memory.lost_at
+    return None if known is None or now - known > LOST_SECONDS else known
 
 
 def _in_step(memory: Memory, now: float) -> Memory:
@@ -88,6 +100,7 @@ def _in_step(memory: Memory, now: float) -> Memory:
         missed_since=None,
         idle_since=None,
         known_at=moved(memory.known_at),
+        lost_at=moved(memory.lost_at),
         in_flight=in_flight.moved(memory.in_flight, jump),
     )
 

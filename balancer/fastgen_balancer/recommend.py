@@ -61,7 +61,8 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
     if not isinstance(metrics, Unknown) and readings:
         judgement = judge(metrics, policy)
         each = request_work(metrics) or memory.request_work
-        demand = demand_of(metrics, readings, each, policy.lead_seconds)
+        carried = local.ready_endpoints * memory.capacity.most_at(now)
+        demand = demand_of(metrics, readings, each, policy.lead_seconds, carried)
         missed = judgement.verdict is Verdict.MISSED and not saturated
         missed_since = since(memory.missed_since, missed, now)
         missed_long = missed_since is not None and now - missed_since > SHORT_WINDOW_SECONDS
@@ -108,6 +109,7 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         most=memory.capacity.most_at(now),
         missed=memory.capacity.missed_at(now),
         highest=_highest(demand, memory),
+        reserve=0 if memory.lost_at is None else 1,
         load=in_flight.load_of(memory.in_flight),
     )
     return sight, memory

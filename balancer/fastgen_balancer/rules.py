@@ -4,10 +4,10 @@ from math import ceil
 
 from fastgen_balancer.capacity import ABOVE, Verdict
 from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
+from fastgen_balancer.planning import needed, wanted_for
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import Unknown
 
-MOST_NEEDED = 1_000_000
 SPARE = 0.8
 """Replicas that would be fuller than this do not get a load that they never carried."""
 
@@ -85,13 +85,9 @@ def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
 
 def _firm(sight: Sight, policy: Policy) -> int:
     """Replicas that what arrives needs, if it is more than those that there are carry."""
-    each = sight.most * policy.headroom
     if sight.demand is None:
         return 0
-    steady = sight.demand.steady
-    if steady <= sight.replicas * each * (1 + policy.up_tolerance):
-        return 0
-    return needed(steady, each)
+    return wanted_for(sight.demand.steady, sight.replicas, sight, policy)
 
 
 def _queue(sight: Sight) -> Wish | None:
@@ -114,28 +110,38 @@ def _endpoints(sight: Sight) -> Wish | None:
 def _demand(sight: Sight, policy: Policy) -> Wish | None:
     if sight.demand is None:
         return None
-    total, each = sight.demand.total, sight.most * policy.headroom
+    total = sight.demand.total
+    wanted = wanted_for(total, sight.ready, sight, policy)
+    if not wanted:
+        return None
     text = (
         f"{total:.2f} engine-seconds/s are asked for{_ahead(sight)}, more than "
-        f"{policy.headroom:.0%} of what {_replicas(sight.ready)} can do, {sight.most:.2f} each"
+        f"{policy.headroom:.0%} of what {_planned_replicas(sight)} can do, {sight.most:.2f} each"
     )
-    if total <= sight.ready * each * (1 + policy.up_tolerance):
-        return None
-    return Wish(needed(total, each), Rule.DEMAND_ABOVE_CAPACITY, text)
+    return Wish(wanted, Rule.DEMAND_ABOVE_CAPACITY, text)
 
 
 def _in_flight(sight: Sight, policy: Policy) -> Wish | None:
     """The demand by the requests in flight, while nothing else tells of it."""
     if sight.demand is not None or sight.load is None:
         return None
-    total, each = sight.load * sight.most * sight.ready, sight.most * policy.headroom
-    if total <= sight.ready * each * (1 + policy.up_tolerance):
+    total = sight.load * sight.most * sight.ready
+    wanted = wanted_for(total, sight.ready, sight, policy)
+    if not wanted:
         return None
     text = (
         f"{sight.local.in_flight_requests} requests in flight are about {total:.2f} "
-        f"engine-seconds/s, more than {policy.headroom:.0%} of what {_replicas(sight.ready)} can do"
+        f"engine-seconds/s, more than {policy.headroom:.0%} of what "
+        f"{_planned_replicas(sight)} can do"
     )
-    return Wish(needed(total, each), Rule.DEMAND_ABOVE_CAPACITY, text)
+    return Wish(wanted, Rule.DEMAND_ABOVE_CAPACITY, text)
+
+
+def _planned_replicas(sight: Sight) -> str:
+    """Those that are planned with: a loss as large as the last one leaves them."""
+    if not sight.reserve:
+        return _replicas(sight.ready)
+    return f"{max(0, sight.ready - sight.reserve)} of {_replicas(sight.ready)}"
 
 
 def _replicas(number: int) -> str:
@@ -177,7 +183,7 @@ def _missed(sight: Sight) -> Wish | None:
         return Wish(sight.replicas, Rule.STEADY, text)
     text = f"{_goodness(sight)}, though no replica is saturated: more of them would not help"
     # Requests that are alone on their replicas are not late because of too few replicas.
-    alone = max(1, ceil(_running(sight)))
+    alone = max(1, ceil(_running(sight))) + sight.reserve
     return Wish(min(sight.replicas, alone), Rule.SLO_INFEASIBLE, text)
 
 
@@ -195,8 +201,8 @@ def _fewer(sight: Sight, policy: Policy) -> Wish | None:
     if demand.is_none and running == 0:
         return Wish(1, Rule.DEMAND_FITS_FEWER, "no traffic")
     wish = _fewer_busy(sight, policy, running)
-    planned = current * sight.most * policy.headroom
-    if wish is not None and demand.present >= planned * (1 - policy.down_tolerance):
+    full = current * sight.most * policy.headroom
+    if wish is not None and demand.present >= full * (1 - policy.down_tolerance):
         text = f"{wish.message}; the demand has not fallen by the tolerance of scaleDown"
         return Wish(current, Rule.STEADY, text, (Blocker.TOLERANCE,))
     return wish
@@ -206,7 +212,7 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
     """Fewer replicas that carry what there is."""
     current, demand = sight.replicas, sight.demand
     assert demand is not None
-    alone = max(1, ceil(running))
+    alone = max(1, ceil(running)) + sight.reserve
     if sight.judgement.verdict is Verdict.FEW_SAMPLES:
         if alone >= current:
             return None
@@ -220,6 +226,7 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
     if sight.carried:
         # What was carried well needs no margin, what would raise them again does.
         fits = max(1, least, needed(demand.present, min(sight.carried, sight.most * share)))
+        fits += sight.reserve
         if fits < current:
             text = (
                 f"{demand.present:.2f} engine-seconds/s are asked for, {_replicas(fits)} did "
@@ -237,7 +244,9 @@ def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
     """
     fewer = sight.replicas - 1
     present = sight.demand.present if sight.demand else 0.0
-    load = present / fewer
+    if fewer <= sight.reserve:
+        return None
+    load = present / (fewer - sight.reserve)
     if load >= sight.most * share:
         return None
     fill = max(
@@ -267,16 +276,6 @@ def _steady(sight: Sight, policy: Policy) -> Wish:
 def _running(sight: Sight) -> float:
     running = sum((r.running or 0.0) + (r.waiting or 0.0) for r in sight.readings)
     return max(running, float(sight.local.in_flight_requests))
-
-
-def needed(demand: float, each: float) -> int:
-    """Replicas that carry the demand; MOST_NEEDED where one of them was seen to carry nothing."""
-    if demand <= 0:
-        return 0
-    if demand >= each * MOST_NEEDED:
-        return MOST_NEEDED
-    # The last digits of a sum must not add a replica.
-    return ceil(demand / each - 1e-9)
 
 
 def _goodness(sight: Sight) -> str:

@@ -14,6 +14,8 @@ DEFAULT_PENDING_SECONDS: Final = 600.0
 """How long replicas may take to become ready while no cold start was measured."""
 SHORT_WINDOW_SECONDS: Final = 30.0
 LONG_WINDOW_SECONDS: Final = 300.0
+LATEST_WINDOW_SECONDS: Final = 15.0
+"""Three scrapes: enough to tell that much more arrives than before."""
 BEHAVIOR: Final = Behavior()
 
 

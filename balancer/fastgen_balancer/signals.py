@@ -105,6 +105,8 @@ class MetricSignals:
     long: Outcomes | None
     not_numbers: tuple[str, ...] = ()
     """Parts of the query that had NaN or an infinity in their answer."""
+    latest_requests: float | None = None
+    """As `arriving_requests`, of the latest LATEST_WINDOW_SECONDS."""
 
 
 @dataclass(frozen=True, slots=True)

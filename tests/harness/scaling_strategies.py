@@ -54,6 +54,7 @@ known = st.builds(
     queue_growth=st.none() | st.floats(-100, 100),
     short=st.none() | outcomes,
     long=st.none() | outcomes,
+    latest_requests=maybe,
 )
 unknown = st.just(Unknown("QueryFailed", "no answer"))
 local = st.builds(LocalSignals, counts, counts, st.integers(0, 12), st.integers(0, 12))
@@ -107,5 +108,6 @@ memories = st.builds(
     known_at=st.none() | st.floats(NOW - 100, NOW),
     idle_since=st.none() | st.floats(NOW - 2000, NOW),
     request_work=st.none() | st.floats(0.001, 10),
+    lost_at=st.none() | st.floats(NOW - 8000, NOW),
     samples=st.lists(st.builds(Sample, st.floats(NOW - 300, NOW), st.floats(0, 100))).map(tuple),
 )

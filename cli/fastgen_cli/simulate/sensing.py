@@ -40,7 +40,7 @@ def read_signals(
     parts: Parts = {}
     sums: dict[str, float] = {}
     for name, series in replicas.items():
-        for part, rate in _replica_parts(parts, name, series, now, windows.short_seconds).items():
+        for part, rate in _replica_parts(parts, name, series, now, windows).items():
             sums[part] = sums.get(part, 0.0) + rate
     for part, rate in sums.items():
         parts[part] = {("", ""): rate}
@@ -56,10 +56,10 @@ def read_signals(
 
 
 def _replica_parts(
-    parts: Parts, name: str, series: Series, now: float, window: float
+    parts: Parts, name: str, series: Series, now: float, windows: Windows
 ) -> dict[str, float]:
     """Adds a replica's parts; its rates."""
-    label = ("instance", name)
+    label, window = ("instance", name), windows.short_seconds
     latest = series.latest(now)
     times, rows = series.window(now, window)
     if latest is not None:
@@ -74,6 +74,11 @@ def _replica_parts(
             total[part] = grown / window
             if part == "done":
                 parts.setdefault("work", {})[label] = grown / window
+    times_, latest_rows = series.window(now, windows.latest_seconds)
+    latest_column = [row[REPLICA_COLUMNS.index("arriving_requests")] for row in latest_rows]
+    grown = increase(times_, latest_column, now, windows.latest_seconds)
+    if grown is not None:
+        total["latest_requests"] = grown / windows.latest_seconds
     for index, part in enumerate(GAUGES, start=2):
         if latest is not None:
             parts.setdefault(part, {})[label] = latest[1][index]
