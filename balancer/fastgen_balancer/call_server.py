@@ -14,7 +14,7 @@ from hpack.exceptions import HPACKError
 from hpack.hpack import Decoder
 
 from fastgen_balancer import frames
-from fastgen_balancer.calls import OK, UNIMPLEMENTED, Call, Method
+from fastgen_balancer.calls import UNIMPLEMENTED, Call, Method
 from fastgen_balancer.frames import FrameError, FrameReader
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -181,13 +181,9 @@ class Connection(asyncio.Protocol):
         return call
 
     def _end(self, stream: int, call: Call) -> None:
-        """The caller says no more: Envoy's way of leaving."""
         if stream in self._calls:
             self._ended.add(stream)
-            if call.receiver is not None:
-                call.receiver.left()
-                call.receiver = None
-            call.finish(OK)
+            call.end()
 
     def _forget(self, stream: int) -> None:
         self._ended.discard(stream)

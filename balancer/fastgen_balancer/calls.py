@@ -152,11 +152,24 @@ class Call:
             line.write(frames.frame(frames.HEADERS, flags, self._stream, self._trailers))
             line.close_call(self._stream)
 
+    def end(self) -> None:
+        """Notes that the caller says no more, which is Envoy's way of leaving."""
+        self._dismiss()
+        self.finish(OK)
+
     def leave(self) -> None:
         """Notes that the stream is closed, on whichever side."""
         if not self._is_over:
             self._is_over = True
             self._pending = b""
             self._rest.clear()
-            if self.receiver is not None:
-                self.receiver.left()
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            try:
+                receiver.left()
+            except Exception:
+                # What goes wrong with one call is not to reach the connection's others.
+                log.exception("the end of a call of Envoy's failed")

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import lru_cache
 from typing import Any, Final
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
-from google.protobuf import struct_pb2
 
 from fastgen_api.names import Header
 from fastgen_balancer.arrival import Arrivals
@@ -24,6 +24,9 @@ PICK_KEY: Final = "pick"
 DEPLOYMENT_KEY: Final = "deployment"
 """Key, in the same, of the deployment whose request it is."""
 METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+REQUEST_GOES_ON: Final = messages.ProcessingResponse(
+    request_headers=messages.HeadersResponse()
+).SerializeToString()
 ANSWER_GOES_ON: Final = messages.ProcessingResponse(
     response_headers=messages.HeadersResponse()
 ).SerializeToString()
@@ -74,9 +77,8 @@ class ExternalProcessor:
         if (told := self._arrivals.answer(exchange)) is not None:
             self._say(told)
         elif exchange.generates and not message.end_of_stream:
-            common = messages.CommonResponse(header_mutation=header_mutation(own_id(exchange)))
-            response = messages.HeadersResponse(response=common)
-            self._say(messages.ProcessingResponse(request_headers=response))
+            own = own_id(exchange)
+            self._caller.send(_headers(own, in_body=False) if own else REQUEST_GOES_ON)
         else:
             self._place(exchange, self._read(exchange, b""), in_body=False)
 
@@ -109,7 +111,7 @@ class ExternalProcessor:
 
     def _tell(self, exchange: Exchange, member: Member, answer: Answer, *, in_body: bool) -> None:
         if isinstance(answer, Placed):
-            self._say(_instruction(exchange, member, answer, in_body=in_body))
+            self._caller.send(_instruction(exchange, member, answer, in_body=in_body))
         elif isinstance(answer, Refusal):
             self._say(member.reception.refuse(exchange, answer))
 
@@ -152,30 +154,51 @@ class ExternalProcessor:
         self._caller.send(response.SerializeToString())
 
 
-def _instruction(
-    exchange: Exchange, member: Member, placed: Placed, *, in_body: bool
-) -> messages.ProcessingResponse:
+def _instruction(exchange: Exchange, member: Member, placed: Placed, *, in_body: bool) -> bytes:
+    """Where to. Much of it is the same for many requests, and is encoded once: encoded messages one
+    after the other are one message, which has the fields of all."""
     member.reception.send(exchange, placed)
-    common = messages.CommonResponse(
-        header_mutation=header_mutation(
-            {
-                Header.DEPLOYMENT: member.name,
-                Header.ENDPOINT: ",".join(
-                    e.grpc_address if exchange.is_grpc else e.http_address for e in placed.endpoints
-                ),
-                **member.reception.waited(exchange),
-                **member.reception.judged(exchange),
-                **({Header.ONCE: "1"} if exchange.once else {}),
-                **own_id(exchange),
-            }
-        ),
-        # The route was chosen before it was known whose the request is.
-        clear_route_cache=True,
+    address = ",".join(
+        [each.grpc_address if exchange.is_grpc else each.http_address for each in placed.endpoints]
     )
-    mark = struct_pb2.Struct()
-    mark.update({METADATA: {PICK_KEY: exchange.id, DEPLOYMENT_KEY: member.name}})
+    own = {
+        **member.reception.waited(exchange),
+        **member.reception.judged(exchange),
+        **({Header.ONCE: "1"} if exchange.once else {}),
+        **own_id(exchange),
+    }
+    return b"".join(
+        (
+            _way(member.name, address, in_body=in_body),
+            _headers(own, in_body=in_body),
+            _mark(exchange.id, member.name),
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _way(deployment: str, address: str, *, in_body: bool) -> bytes:
+    # The route was chosen before it was known whose the request is.
+    headers = {Header.DEPLOYMENT: deployment, Header.ENDPOINT: address}
+    return _headers(headers, in_body=in_body, clears_route=True)
+
+
+def _headers(headers: dict[str, str], *, in_body: bool, clears_route: bool = False) -> bytes:
+    common = messages.CommonResponse(
+        header_mutation=header_mutation(headers), clear_route_cache=clears_route
+    )
     if in_body:
-        body = messages.BodyResponse(response=common)
-        return messages.ProcessingResponse(request_body=body, dynamic_metadata=mark)
-    headers = messages.HeadersResponse(response=common)
-    return messages.ProcessingResponse(request_headers=headers, dynamic_metadata=mark)
+        response = messages.ProcessingResponse(request_body=messages.BodyResponse(response=common))
+    else:
+        told = messages.HeadersResponse(response=common)
+        response = messages.ProcessingResponse(request_headers=told)
+    return bytes(response.SerializeToString())
+
+
+def _mark(pick_id: str, deployment: str) -> bytes:
+    """By which the access log's entry is known."""
+    response = messages.ProcessingResponse()
+    fields = response.dynamic_metadata.fields[METADATA].struct_value.fields
+    fields[PICK_KEY].string_value = pick_id
+    fields[DEPLOYMENT_KEY].string_value = deployment
+    return bytes(response.SerializeToString())

@@ -41,6 +41,8 @@ class Echo:
     def left(self) -> None:
         self.left_times += 1
         self.gone.set()
+        if self.heard[-1:] == [b"fall at the end"]:
+            raise ValueError("as it was asked to")
 
 
 class Echoes:
@@ -125,6 +127,19 @@ async def test_a_receiver_that_fails_ends_its_own_call() -> None:
         await other.write(b"after")
         assert await other.read() == b"after"
     assert [each.left_times for each in echoes.all] == [1, 1]
+
+
+async def test_a_receiver_that_fails_at_the_end_harms_nobody_else() -> None:
+    async with serving() as (_, channel, _):
+        other, call = dial(channel), dial(channel)
+        await other.write(b"before")
+        assert await other.read() == b"before"
+        await call.write(b"fall at the end")
+        await call.read()
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        await other.write(b"after")
+        assert await other.read() == b"after"
 
 
 async def test_an_unknown_method_is_refused() -> None:

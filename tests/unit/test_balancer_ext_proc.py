@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from fastgen_api.names import Header, Metric, MetricLabel
 from fastgen_balancer.arrival import Arrivals
+from fastgen_balancer.envoy_routes import CLIENT_REQUEST_ID
+from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.member import Identity, Member
 from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.roster import Entry, Roster
@@ -30,10 +32,11 @@ class Desk:
         nobody = UnplacedMetrics(CollectorRegistry(), "n")
         self.arrivals = Arrivals(lambda: roster, {"d": self.member}, nobody, self.clock)
 
-    def ask(self) -> Envoy:
+    def ask(self, request_id: str = "") -> Envoy:
         """A call whose request has come whole."""
         envoy = Envoy(self.arrivals)
-        envoy.tell(heads({":method": "POST", ":path": "/v1/completions"}), sends())
+        own = {CLIENT_REQUEST_ID: request_id}
+        envoy.tell(heads({":method": "POST", ":path": "/v1/completions"} | own), sends())
         return envoy
 
     def books(self) -> tuple[int, int]:
@@ -95,6 +98,28 @@ async def test_a_request_is_told_where_to_and_its_answer_goes_on() -> None:
     assert desk.books() == (1, 0)
     desk.member.fleet.end(mark.fields["pick"].string_value)
     assert desk.books() == (0, 0)
+
+
+async def test_what_is_told_of_one_request_alone_is_told_with_the_rest() -> None:
+    desk = Desk()
+    prompt = desk.arrivals.begin(Exchange, {":method": "POST", ":path": "/v1/completions"}, "")
+    assert desk.arrivals.read(prompt, sends().request_body.body) is None
+    assert prompt.keys is not None
+    desk.member.quarantine.sent("before", prompt.keys.whole, ("z",))
+    desk.member.quarantine.crashed("z")
+    envoy = desk.ask("mine")
+    named = envoy.answers[0].request_headers.response.header_mutation.set_headers
+    assert [(each.header.key, each.header.raw_value) for each in named] == [
+        (Header.REQUEST_ID, b"mine")
+    ]
+    assert sets(envoy.answers[1]) == {
+        Header.DEPLOYMENT: "d",
+        Header.ENDPOINT: "10.0.0.1:8000",
+        Header.WAITED: "0",
+        Header.ONCE: "1",
+        Header.REQUEST_ID: "mine",
+    }
+    assert envoy.answers[1].request_body.response.clear_route_cache
 
 
 async def test_who_leaves_before_an_answer_has_no_place() -> None:
