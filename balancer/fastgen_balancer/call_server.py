@@ -17,8 +17,9 @@ from fastgen_balancer import frames
 from fastgen_balancer.calls import UNIMPLEMENTED, Call, Method
 from fastgen_balancer.frames import FrameError, FrameReader
 
-WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""What may come in of a stream before its window grows again; it grows at the half."""
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+"""What may come in of a stream before its window grows again: more than a whole request. It grows
+at the half."""
 MAX_BLOCKS: Final = 64
 """Of headers whose path is known: Envoy's calls of one method all look the same."""
 
