@@ -1,16 +1,16 @@
 """Hears from Envoy how each request ended."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
-import grpc
 from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2
-from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
+from envoy.service.accesslog.v3 import als_pb2
 from google.protobuf.message import DecodeError
 
 from fastgen_api.names import Header
+from fastgen_balancer.calls import Caller
 from fastgen_balancer.choice import named_by_header
 from fastgen_balancer.endpoints import format_address
 from fastgen_balancer.envoy_listener import METADATA
@@ -21,29 +21,24 @@ from fastgen_balancer.member import Member
 from fastgen_balancer.outcome import CLIENT_LEFT, Entry, is_failure, is_success, outcome_of
 from fastgen_balancer.roster import Roster
 
-SERVICE: Final = "envoy.service.accesslog.v3.AccessLogService"
+METHOD: Final = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
 
 log = logging.getLogger(__name__)
 
 
-class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
+class AccessLog:
     """Ends requests in the books, counts those that no replica counts, wakes the queue."""
 
     def __init__(self, roster: Callable[[], Roster], members: Mapping[str, Member]) -> None:
         self._roster = roster
         self._members = members
 
-    async def StreamAccessLogs(  # noqa: N802
-        self,
-        request_iterator: AsyncIterator[als_pb2.StreamAccessLogsMessage],
-        context: grpc.aio.ServicerContext[Any, Any],
-    ) -> als_pb2.StreamAccessLogsResponse:
-        async for message in request_iterator:
-            told = [self.note(entry_of(entry)) for entry in message.http_logs.log_entry]
-            for member in dict.fromkeys(told):
-                if member is not None:
-                    member.dispatcher.pump()
-        return als_pb2.StreamAccessLogsResponse()
+    def take(self, batch: als_pb2.StreamAccessLogsMessage) -> None:
+        """Books a batch of ended requests."""
+        told = [self.note(entry_of(entry)) for entry in batch.http_logs.log_entry]
+        for member in dict.fromkeys(told):
+            if member is not None:
+                member.dispatcher.pump()
 
     def note(self, entry: Entry) -> Member | None:
         """Books one ended request; returns whose it was, None: nobody's that is known."""
@@ -99,15 +94,19 @@ class AccessLog(als_pb2_grpc.AccessLogServiceServicer):  # type: ignore[misc]
             fleet.missed(picked)
 
 
-def add_access_log(access_log: AccessLog, server: grpc.aio.Server) -> None:
-    """Registers the service; a batch that does not read is lost, the stream goes on."""
-    handler = grpc.stream_unary_rpc_method_handler(
-        access_log.StreamAccessLogs,
-        request_deserializer=read_batch,
-        response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
-    )
-    handlers = grpc.method_handlers_generic_handler(SERVICE, {"StreamAccessLogs": handler})
-    server.add_generic_rpc_handlers((handlers,))
+class AccessLogStream:
+    """One call of Envoy's, which tells of requests for as long as the connection lasts."""
+
+    def __init__(self, access_log: AccessLog, caller: Caller) -> None:
+        self._access_log = access_log
+        self._caller = caller
+
+    def receive(self, message: bytes) -> None:
+        """A batch that does not read is lost; the stream goes on."""
+        self._access_log.take(read_batch(message))
+
+    def left(self) -> None:
+        self._caller.send(als_pb2.StreamAccessLogsResponse().SerializeToString())
 
 
 def read_batch(data: bytes) -> als_pb2.StreamAccessLogsMessage:

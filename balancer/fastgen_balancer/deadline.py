@@ -18,9 +18,9 @@ def timeout_seconds(headers: Mapping[str, str]) -> float | None:
     found = [
         seconds
         for name in TIMEOUT_HEADERS
-        if (seconds := _seconds(headers.get(name, ""))) is not None
+        if (text := headers.get(name)) and (seconds := _seconds(text)) is not None
     ]
-    if match := _GRPC.fullmatch(headers.get(GRPC_TIMEOUT, "")):
+    if (text := headers.get(GRPC_TIMEOUT)) and (match := _GRPC.fullmatch(text)):
         found.append(int(match[1]) * _UNITS[match[2]])
     return min(found, default=None)
 

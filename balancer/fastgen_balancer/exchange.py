@@ -57,10 +57,11 @@ class Exchange:
     grpc_status: int | None = None
     started: bool = False
     """Whether tokens came before the status of gRPC."""
+    generates: bool = field(init=False)
+    """Whether it occupies an engine."""
 
-    @property
-    def generates(self) -> bool:
-        return is_generation(self.method, self.path, self.is_grpc)
+    def __post_init__(self) -> None:
+        self.generates = is_generation(self.method, self.path, self.is_grpc)
 
     @property
     def answered(self) -> bool:

@@ -15,6 +15,7 @@ from fastgen_balancer.fleet import Fleet
 
 INTERVAL_SECONDS: Final = 0.25
 TIMEOUT_SECONDS: Final = 1.0
+GOLDEN: Final = (5**0.5 - 1) / 2
 CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.min_reconnect_backoff_ms", 250),
@@ -42,6 +43,15 @@ def report_of(answer: inference_pb2.GetLoadResponse, asked_at: float) -> Report:
     )
 
 
+def phase(number: int) -> float:
+    """When in the interval the so manieth endpoint is asked, as a share of it.
+
+    Asked all at once, a hundred would keep requests waiting for tens of milliseconds. Multiples of
+    the golden ratio keep apart, however many there are (Knuth, TAOCP 3, 6.4, theorem S).
+    """
+    return number * GOLDEN % 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Poll:
     place: tuple[str, int, int]
@@ -58,6 +68,7 @@ class LoadPoller:
         self._clock = clock
         self._changed = changed
         self._polls: dict[str, _Poll] = {}
+        self._begun = 0
 
     def follow(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Polls exactly these endpoints from now on."""
@@ -67,7 +78,9 @@ class LoadPoller:
                 self._polls.pop(name).task.cancel()
         for endpoint in endpoints:
             if endpoint.name not in self._polls:
-                task = asyncio.create_task(self._poll(endpoint), name=f"load {endpoint.name}")
+                asking = self._poll(endpoint, phase(self._begun))
+                self._begun += 1
+                task = asyncio.create_task(asking, name=f"load {endpoint.name}")
                 self._polls[endpoint.name] = _Poll(endpoint.place, task)
 
     async def close(self) -> None:
@@ -75,8 +88,8 @@ class LoadPoller:
         self.follow(())
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _poll(self, endpoint: Endpoint) -> None:
-        silent = False
+    async def _poll(self, endpoint: Endpoint, first_rest: float) -> None:
+        silent, rest = False, first_rest * INTERVAL_SECONDS
         async with grpc.aio.insecure_channel(
             endpoint.grpc_address, options=CHANNEL_OPTIONS
         ) as channel:
@@ -101,4 +114,5 @@ class LoadPoller:
                     self._fleet.hear(endpoint.name, report_of(answer, asked_at))
                     silent = False
                     self._changed()
-                await asyncio.sleep(max(0.05, INTERVAL_SECONDS - (self._clock() - asked_at)))
+                await asyncio.sleep(max(0.05, rest - (self._clock() - asked_at)))
+                rest = INTERVAL_SECONDS

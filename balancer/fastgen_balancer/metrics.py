@@ -32,7 +32,8 @@ class Metrics:
         for outcome in Outcome:
             self._requests.labels(**self._labels, outcome=outcome.value)
         self._picks = _picks(registry)
-        for result in (PICKED, *(each.value for each in Refusal if each not in NAMELESS)):
+        self._picked = self._picks.labels(**self._labels, result=PICKED)
+        for result in (each.value for each in Refusal if each not in NAMELESS):
             self._picks.labels(**self._labels, result=result)
         self._retries = Counter(
             Metric.RETRIES.removesuffix("_total"),
@@ -62,7 +63,7 @@ class Metrics:
         gauge.labels(**self._labels).set_function(read)
 
     def picked(self) -> None:
-        self._picks.labels(**self._labels, result=PICKED).inc()
+        self._picked.inc()
 
     def refused(self, refusal: Refusal, *, counted: bool) -> None:
         """Counts a refusal; only one of a request for tokens says something about the SLO."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
-from heapq import nlargest
 from random import Random
 from typing import Final
 
@@ -137,7 +136,8 @@ def two_choices(candidates: Sequence[Candidate], request: Request, rng: Random) 
 def homes(candidates: Sequence[Candidate], affinity: int) -> list[Candidate]:
     """The endpoints with the highest scores for this key, best first, HOMES at most."""
     scores = _scores(affinity, tuple([c.name for c in candidates]))
-    return [candidates[i] for _, i in nlargest(HOMES, zip(scores, range(len(scores)), strict=True))]
+    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:HOMES]
+    return [candidates[i] for i in best]
 
 
 def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: Request) -> bool:
@@ -151,12 +151,12 @@ def is_within_bound(home: Candidate, candidates: Sequence[Candidate], request: R
     if home.fresh:
         peers = [c for c in candidates if c.fresh]
         load: float = home.outstanding_tokens - request.tokens
-        total = sum(c.outstanding_tokens for c in peers) + request.tokens
+        total = sum([c.outstanding_tokens for c in peers]) + request.tokens
     else:
         peers = list(candidates)
         load = home.requests
-        total = sum(c.requests for c in peers) + 1
-    share = home.weight / sum(c.weight for c in peers)
+        total = sum([c.requests for c in peers]) + 1
+    share = home.weight / sum([c.weight for c in peers])
     return load <= LOAD_BOUND * share * total
 
 

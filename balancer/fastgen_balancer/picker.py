@@ -3,16 +3,20 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from fastgen_balancer.access_log import AccessLog
+from fastgen_balancer.access_log import METHOD as TELL
+from fastgen_balancer.access_log import AccessLog, AccessLogStream
 from fastgen_balancer.arrival import Arrivals
+from fastgen_balancer.calls import Method
 from fastgen_balancer.endpoint_files import forget_endpoints, write_reach
 from fastgen_balancer.endpoint_picker import EndpointPicker
+from fastgen_balancer.ext_proc import METHOD as PROCESS
 from fastgen_balancer.ext_proc import ExternalProcessor
 from fastgen_balancer.member import Identity, Member
 from fastgen_balancer.metrics import UnplacedMetrics
@@ -53,8 +57,14 @@ class Picker:
         )
         self._quarantines: dict[str, Quarantine] = {}
         self.share = Share(self._quarantines, time.monotonic)
-        self.processor = ExternalProcessor(self.arrivals)
         self.access_log = AccessLog(lambda: self.roster, self.members)
+
+    def methods(self) -> dict[str, Method]:
+        """What our own Envoy calls."""
+        return {
+            PROCESS: partial(ExternalProcessor, self.arrivals),
+            TELL: partial(AccessLogStream, self.access_log),
+        }
 
     def endpoint_picker(self) -> EndpointPicker:
         """What answers gateways; endpoints, load and queue are those of our own Envoy."""

@@ -177,8 +177,12 @@ class Reception:
     ) -> None:
         """As `first_byte`; of a failure all pods know before the client, who may come again."""
         self.first_byte(exchange, headers, replica)
-        if exchange.generates and exchange.is_unavailable and replica is None:
+        if self.must_spread(exchange, replica):
             await self.spread()
+
+    def must_spread(self, exchange: Exchange, replica: str | None) -> bool:
+        """Whether an answer is a failure that all pods have to know of before its client does."""
+        return exchange.generates and exchange.is_unavailable and replica is None
 
     def first_byte(self, exchange: Exchange, headers: dict[str, str], replica: str | None) -> None:
         """Books the beginning of an answer; `replica`: the name of who answers, where known."""

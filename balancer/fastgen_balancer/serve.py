@@ -13,11 +13,10 @@ from typing import Final
 import grpc
 import httpx2
 import uvicorn
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
 from starlette.applications import Starlette
 
-from fastgen_balancer.access_log import add_access_log
 from fastgen_balancer.api_keys import ApiKeyFile
+from fastgen_balancer.call_server import CallServer
 from fastgen_balancer.drain import Drain
 from fastgen_balancer.endpoints import Endpoint, format_address
 from fastgen_balancer.envoy_admin import EnvoyAdmin, admin_port_of
@@ -30,8 +29,6 @@ from fastgen_balancer.web import metrics_app, peers_app, web_app
 SWEEP_SECONDS: Final = 1.0
 COLLECT_AFTER_OBJECTS: Final = 20_000
 """Created and not yet gone since the last collection; Python's own is 700."""
-MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""Above any body that Envoy lets through, so that the limit is in one place."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +70,7 @@ async def serve(options: Options) -> None:
     picker = Picker(options.directory, options.namespace)
     admin = EnvoyAdmin(f"http://127.0.0.1:{admin_port_of(options.directory)}")
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.drain_limit_seconds)
-    grpc_server = await _serve_grpc(picker, options.picker_port)
+    call_server = await _serve_envoy(picker, options.picker_port)
     gateway_server = await _serve_gateways(picker, options, drain)
     app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
     webs = [_web_server(app, options.http_host, options.http_port)]
@@ -130,7 +127,7 @@ async def serve(options: Options) -> None:
         await picker.close()
         if gateway_server is not None:
             await gateway_server.stop(0)
-        await grpc_server.stop(0)
+        await call_server.stop()
         await admin.close()
 
 
@@ -149,20 +146,12 @@ async def _share_with(picker: Picker, peers: tuple[Peer, ...]) -> None:
         await picker.share.run(Peers(http, "", known=peers))
 
 
-async def _serve_grpc(picker: Picker, port: int) -> grpc.aio.Server:
-    server = grpc.aio.server(
-        options=(
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.so_reuseport", 0),
-        )
-    )
-    external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(picker.processor, server)
-    add_access_log(picker.access_log, server)
+async def _serve_envoy(picker: Picker, port: int) -> CallServer:
+    server = CallServer(picker.methods())
     try:
-        server.add_insecure_port(f"127.0.0.1:{port}")
-    except RuntimeError as error:
+        await server.start(port)
+    except OSError as error:
         raise OSError(f"port {port} of the loopback cannot be used; see --picker-port") from error
-    await server.start()
     return server
 
 

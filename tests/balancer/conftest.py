@@ -12,7 +12,7 @@ from balancer_process import PROGRAM, Balancer, balancing, free_ports, stop
 
 from fastgen_balancer.picker import Picker
 from fastgen_balancer.roster import Roster
-from fastgen_balancer.serve import _serve_grpc
+from fastgen_balancer.serve import _serve_envoy
 
 Balance = Callable[..., AbstractAsyncContextManager[Balancer]]
 
@@ -57,7 +57,7 @@ async def balancing_here(directory: Path, roster: Roster) -> AsyncIterator[tuple
     assert await bootstrap.wait() == 0
     picker = Picker(directory, "ns")
     picker.serve(roster)
-    server = await _serve_grpc(picker, picker_port)
+    server = await _serve_envoy(picker, picker_port)
     await balancer.start_envoy()
     try:
         async with httpx2.AsyncClient(trust_env=False) as client:
@@ -65,7 +65,7 @@ async def balancing_here(directory: Path, roster: Roster) -> AsyncIterator[tuple
         yield balancer, picker
     finally:
         await stop(balancer.envoy)
-        await server.stop(0)
+        await server.stop()
         await picker.close()
 
 

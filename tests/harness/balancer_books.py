@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 
 from fastgen_balancer.account import Report
+from fastgen_balancer.arrival import Arrivals
 from fastgen_balancer.endpoints import Endpoint
+from fastgen_balancer.ext_proc import ExternalProcessor
 from fastgen_balancer.fleet import Fleet
 
 
@@ -31,6 +34,27 @@ def fleet_of(clock: Clock, *names: str) -> Fleet:
     fleet = Fleet(clock, default_capacity=8)
     fleet.set_endpoints([endpoint(name) for name in names])
     return fleet
+
+
+class Envoy:
+    """A call of our own Envoy's, and what it was answered."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.answers: list[messages.ProcessingResponse] = []
+        self.failures: list[BaseException] = []
+        self.processor = ExternalProcessor(arrivals, self)
+
+    def send(self, message: bytes) -> None:
+        self.answers.append(messages.ProcessingResponse.FromString(message))
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def tell(self, *parts: messages.ProcessingRequest) -> list[messages.ProcessingResponse]:
+        """What has been answered by then."""
+        for part in parts:
+            self.processor.receive(part.SerializeToString())
+        return self.answers
 
 
 class Told:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from balancer_books import Clock, Told, endpoint, report
+from balancer_books import Clock, Envoy, Told, endpoint, report
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from prometheus_client import CollectorRegistry
 
@@ -16,7 +16,6 @@ from fastgen_balancer.arrival import Arrivals
 from fastgen_balancer.dispatch import Held, Placed
 from fastgen_balancer.endpoint_picker import EndpointPicker
 from fastgen_balancer.exchange import Exchange
-from fastgen_balancer.ext_proc import ExternalProcessor
 from fastgen_balancer.member import Identity, Member
 from fastgen_balancer.metrics import UnplacedMetrics
 from fastgen_balancer.pick import Refusal
@@ -199,11 +198,12 @@ def _headers(headers: dict[str, str], *, ends: bool) -> messages.ProcessingReque
 @pytest.mark.parametrize("who", ["our Envoy", "a gateway"])
 async def test_a_generate_call_without_a_message_goes_nowhere(who: str) -> None:
     desk = Desk()
-    service: Any = ExternalProcessor(desk.arrivals)
+    told = _headers(GRPC, ends=True)
     if who == "a gateway":
-        service = EndpointPicker(desk.arrivals, desk.clock, Random(1))
-    told = Told(_headers(GRPC, ends=True))
-    (answer,) = [each async for each in service.Process(None, told)]
+        picker: Any = EndpointPicker(desk.arrivals, desk.clock, Random(1))
+        (answer,) = [each async for each in picker.Process(None, Told(told))]
+    else:
+        (answer,) = Envoy(desk.arrivals).tell(told)
     assert answer.immediate_response.grpc_status.status == 3
     assert desk.count(Metric.PICKS, result="malformed") == 1
     assert desk.fleet.in_flight == 0
