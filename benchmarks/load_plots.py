@@ -18,7 +18,7 @@ Details = dict[str, Any]
 def _added(details: Details, axes: Axes) -> None:
     shares = ("p50", "p90", "p99")
     for offset, (label, key) in ((-0.2, ("direct", "direct")), (0.2, ("FastGen", "balanced"))):
-        last = details[key][-1]
+        last = details[f"at random, {key}"][-1]
         heights = [max(told["ttft_ms"][share] for told in last) for share in shares]
         places = [place + offset for place in range(len(shares))]
         axes.bar_label(axes.bar(places, heights, 0.4, label=label), fmt="%.0f", fontsize=7)
