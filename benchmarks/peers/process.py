@@ -90,15 +90,18 @@ class EngineProcess:
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        watch = threading.Timer(self._patience_seconds, self._kill)
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self._kill()
+
+        watch = threading.Timer(self._patience_seconds, end)
         watch.start()
-        begun = time.monotonic()
         line = self._process.stdout.readline()
         watch.cancel()
         if not line:
-            waited = time.monotonic() - begun
-            late = waited >= self._patience_seconds
-            words = f"no answer in {self._patience_seconds:g} s, " if late else ""
+            words = f"no answer in {self._patience_seconds:g} s, " if is_late.is_set() else ""
             raise EngineError(words + self._last_words())
         read: dict[str, Any] = json.loads(line)
         if "error" in read:
