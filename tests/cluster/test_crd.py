@@ -147,15 +147,17 @@ def test_an_old_resource_keeps_a_value_that_is_refused_now(
     """Ratcheting: a rule that comes with an upgrade does not block edits of what it now refuses."""
     relaxed = yaml.safe_load(definition.read_text())
     version = relaxed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    engine = version["spec"]["properties"]["engine"]["properties"]
-    del engine["dtype"]["x-kubernetes-validations"]
+    del version["spec"]["properties"]["engine"]["x-kubernetes-validations"]
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=helm", "-f")
     cluster.kubectl(*apply, "-", stdin=json.dumps(relaxed))
     resource = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "metadata": {"name": "old", "namespace": namespace},
-        "spec": {"model": MODEL, "engine": {"dtype": "Float16"}},
+        "spec": {
+            "model": MODEL,
+            "engine": {"maxConcurrentRequests": 200, "tokenBudget": {"maxTokens": 100}},
+        },
     }
     try:
         _until_accepted(cluster, json.dumps(resource))
