@@ -12,6 +12,7 @@ from fastgen_runtime.engine import cores
 
 cores.limit_threads(cores.available_threads())  # before torch is imported
 from fastgen_runtime.device.runner import Runner, RunnerConfig  # noqa: E402
+from fastgen_runtime.engine.runner_config import CpuStepUse  # noqa: E402
 from fastgen_runtime.models.checkpoint import open_checkpoint  # noqa: E402
 from fastgen_runtime.sources.fetch import fetch  # noqa: E402
 
@@ -36,6 +37,7 @@ def load_runner(model: str, num_blocks: int, most_tokens: int, most_requests: in
         block_size=32,
         max_step_tokens=most_tokens,
         max_concurrent_requests=most_requests,
+        cpu_step=CpuStepUse.AUTO,
     )
     if model != "small":
         runner = Runner.load(open_checkpoint(fetch(model)), config)

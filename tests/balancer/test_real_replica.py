@@ -29,14 +29,17 @@ def client_of(balancer: Balancer) -> openai.AsyncOpenAI:
     )
 
 
-async def stream_chat(client: openai.AsyncOpenAI, max_tokens: int) -> tuple[str, str | None]:
-    """The text and the finish reason of a streamed answer."""
+async def stream_chat(
+    client: openai.AsyncOpenAI, max_tokens: int, *, whole: bool = False
+) -> tuple[str, str | None]:
+    """The text and the finish reason of a streamed answer; whole: it has all the tokens."""
     stream = await client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": QUESTION}],
         max_tokens=max_tokens,
         temperature=0,
         stream=True,
+        extra_body={"ignore_eos": whole},
     )
     text, reason = "", None
     async for chunk in stream:
@@ -77,7 +80,7 @@ async def test_a_replica_that_drains_and_one_that_dies(
             balance(static(first), static(second)) as balancer,
             client_of(balancer) as client,
         ):
-            streams = [asyncio.create_task(stream_chat(client, 150)) for _ in range(6)]
+            streams = [asyncio.create_task(stream_chat(client, 150, whole=True)) for _ in range(6)]
             await balancer.eventually(
                 lambda: all(r.load().running_requests for r in (first, second))
             )
@@ -88,7 +91,7 @@ async def test_a_replica_that_drains_and_one_that_dies(
             assert await balancer.metric(Metric.REQUESTS) == 0
             assert await asyncio.to_thread(first.process.wait, 60) == 0
 
-            broken = asyncio.create_task(stream_chat(client, 400))
+            broken = asyncio.create_task(stream_chat(client, 400, whole=True))
             await balancer.eventually(lambda: second.load().running_requests)
             second.process.kill()
             with pytest.raises((openai.APIError, httpx2.RemoteProtocolError)):

@@ -15,7 +15,8 @@ def test_the_metrics_port_serves_metrics_alone(
 ) -> None:
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1234")
     model = write_tiny_model(tmp_path / "model")
-    with running_replica(model, tmp_path, "--metrics-port=0", "--metric-aliases=vllm") as replica:
+    flags = ("--metrics-port=0", "--metric-aliases=vllm", "--cpu-step=Off")
+    with running_replica(model, tmp_path, *flags) as replica:
         (listening,) = [each for each in replica.events() if each["message"] == "listening"]
         url = f"http://{listening['metrics']}"
         assert "fastgen_running_requests" in httpx2.get(f"{url}/metrics").text

@@ -61,6 +61,7 @@ def load(settings: Settings) -> tuple[Answerer, dict[str, Any]]:
     from fastgen_runtime.engine.budget import Pace
     from fastgen_runtime.engine.engine import Engine
     from fastgen_runtime.engine.plan import Limits
+    from fastgen_runtime.engine.runner_config import CpuStepUse
     from fastgen_runtime.models.checkpoint import open_checkpoint
 
     own = settings.get("runner", {})
@@ -77,6 +78,7 @@ def load(settings: Settings) -> tuple[Answerer, dict[str, Any]]:
         max_step_tokens=budget,
         num_blocks=settings["kv_bytes"] // (token_bytes * BLOCK_SIZE),
         threads=settings["threads"],
+        cpu_step=CpuStepUse.AUTO,
     )
     config = replace(config, **typed(RunnerConfig, own))
     limits = Limits(
