@@ -1,4 +1,4 @@
-"""Every name that two rooms, or a user and a room, must agree on."""
+"""The names that two rooms, or a user and a room, must agree on; those of downloads: `delivery`."""
 
 from enum import StrEnum
 from typing import Final
@@ -147,18 +147,12 @@ class Header:
     """Envoy to replica: the client whose API key came with the request."""
     WAITED: Final = "x-fastgen-waited-ms"
     """Picker to replica: how long the request has waited before it was sent, milliseconds."""
+    UNWITNESSED: Final = "x-fastgen-unwitnessed"
+    """Picker to replica, by a gateway: no balancer hears how the request ends; count it here."""
     REPLICA: Final = "x-fastgen-replica"
     """Replica to client: the name of the pod that answers."""
     PROMPT_TOKENS: Final = "x-fastgen-prompt-tokens"
     """Replica to balancer, with the first token: from it the balancer learns tokens per byte."""
-
-
-MAX_REQUEST_ID_CHARACTERS: Final = 128
-
-
-def is_request_id(text: str) -> bool:
-    """Whether a client's request id may become the request's: short and safe in a header."""
-    return 1 <= len(text) <= MAX_REQUEST_ID_CHARACTERS and text.isascii() and text.isprintable()
 
 
 class Outcome(StrEnum):
@@ -229,6 +223,8 @@ class Metric:
     PREEMPTIONS: Final = "fastgen_preemptions_total"
     PREFIX_QUERIES: Final = "fastgen_prefix_cache_queries_total"
     PREFIX_HITS: Final = "fastgen_prefix_cache_hits_total"
+    DRAFTED_TOKENS: Final = "fastgen_drafted_tokens_total"
+    ACCEPTED_TOKENS: Final = "fastgen_accepted_tokens_total"
     REQUEST_ENDS: Final = "fastgen_request_ends_total"
     QUEUE_SECONDS: Final = "fastgen_request_queue_seconds"
     PREFILL_SECONDS: Final = "fastgen_request_prefill_seconds"
@@ -278,47 +274,6 @@ class Condition:
     SLO_MET: Final = "SLOMet"
     SCALING_ACTIVE: Final = "ScalingActive"
 
-
-class ModelPhase(StrEnum):
-    """How far a model is on its way to the replicas, `status.model.phase`."""
-
-    PENDING = "Pending"
-    DOWNLOADING = "Downloading"
-    LOADING = "Loading"
-    READY = "Ready"
-    FAILED = "Failed"
-
-
-class DeliveryField:
-    """Keys of the data of the ConfigMap `model_config_map_name`, all text.
-
-    Written by the download (field manager `DOWNLOAD_MANAGER`), read by the operator.
-    """
-
-    KEY: Final = "key"
-    """Which model this speaks of: the key of `download_job_name`."""
-    STATE: Final = "state"
-    """A `DeliveryState`."""
-    REVISION: Final = "revision"
-    """Commit that an hf:// source was resolved to."""
-    PATH: Final = "path"
-    """The model's file or folder, relative to the cache's root."""
-    SIZE_BYTES: Final = "sizeBytes"
-    DOWNLOADED_BYTES: Final = "downloadedBytes"
-    REASON: Final = "reason"
-    """A `StartupFailure`, while the state is Failed or the download waits to try again."""
-    MESSAGE: Final = "message"
-
-
-class DeliveryState(StrEnum):
-    """How far a download is."""
-
-    DOWNLOADING = "Downloading"
-    DELIVERED = "Delivered"
-    FAILED = "Failed"
-
-
-DOWNLOAD_MANAGER: Final = "fastgen-download"
 
 TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 """A replica that cannot serve writes `Reason: sentence` here, for the operator to report."""

@@ -50,6 +50,13 @@ class BudgetMode(StrEnum):
     FIXED = "Fixed"
 
 
+class Speculation(StrEnum):
+    """How tokens are guessed, to compute several of an answer in one step."""
+
+    NONE = "None"
+    PROMPT_LOOKUP = "PromptLookup"
+
+
 class ScalingMode(StrEnum):
     AUTO = "Auto"
     RECOMMEND = "Recommend"
@@ -106,6 +113,7 @@ class Engine(_Spec, frozen=True):
     kv_block_size: int = 64
     token_budget: TokenBudget = TokenBudget()
     prefix_caching: bool = True
+    speculation: Speculation = Speculation.NONE
     memory_percent: int = 90
 
 
@@ -278,27 +286,6 @@ def most_step_tokens(mode: BudgetMode, given: int | None) -> int:
     if given is not None:
         return given
     return 512 if mode is BudgetMode.FIXED else 2048
-
-
-def replicas_wanted(spec: Spec) -> int:
-    """Replicas that the replica Deployment gets: clamped to the bounds only when we scale it."""
-    if spec.scaling.mode is not ScalingMode.AUTO:
-        return spec.replicas
-    return max(spec.scaling.min_replicas, min(spec.scaling.max_replicas, spec.replicas))
-
-
-def hold_seconds(spec: Spec) -> int:
-    """How long a request waits for a first replica; 0: it does not.
-
-    Whoever scales: with minReplicas 0 another autoscaler may bring the replica.
-    """
-    scaling = spec.scaling
-    return scaling.scale_to_zero.hold_seconds if scaling.min_replicas == 0 else 0
-
-
-def wakes(spec: Spec) -> bool:
-    """Whether the autoscaler brings the first replica for a request that waits for one."""
-    return spec.scaling.mode is ScalingMode.AUTO and spec.scaling.min_replicas == 0
 
 
 def slo_json(slo: SLO) -> str:
