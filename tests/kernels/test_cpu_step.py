@@ -6,71 +6,49 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from step_pair import VOCABULARY, Pair, Piece, compiled_into, tiny
+from step_models import MODELS
+from step_pair import (
+    VOCABULARY,
+    Drawing,
+    Pair,
+    Piece,
+    compiled_into,
+    draw_weights,
+    step_model,
+    tiny,
+)
 from torch import Tensor
 
-from fastgen_kernels.activation import Activation
 from fastgen_kernels.cpu_step.description import Element, StepModel
 from fastgen_kernels.cpu_step.isa import Isa, isa_of
+from fastgen_kernels.cpu_step.weights import Packer
+from fastgen_kernels.torch_twins.quantized import WeightFormat, quantize
 from fastgen_runtime.engine.cores import cpu_flags
-from fastgen_runtime.models.model_config import Block, ModelConfig, NormKind
+from fastgen_runtime.sources.model import cache_directory
 
 LENGTH = 150
 REQUESTS = 3
-MODELS: dict[str, tuple[ModelConfig, int]] = {
-    "llama": (tiny(), 16),
-    "heads of three vectors, norms of queries and keys, windows": (
-        tiny(
-            num_heads=6, num_kv_heads=2, head_dim=48, query_key_norm=True, windows=(21, None),
-            tied_embeddings=False, qkv_bias=True,
-        ),
-        128,
-    ),
-    "parallel norms, a key head for all, biases": (
-        tiny(
-            block=Block.PARALLEL_NORMS, norm=NormKind.LAYER, norm_bias=True, num_kv_heads=1,
-            gated=False, activation=Activation.GELU, qkv_bias=True, output_bias=True,
-            mlp_bias=True, rotary_dim=6, intermediate_size=41,
-        ),
-        32,
-    ),
-    "parallel, a key head each": (
-        tiny(
-            block=Block.PARALLEL, norm=NormKind.LAYER, num_kv_heads=4, gated=False,
-            activation=Activation.GELU_TANH, head_bias=True, tied_embeddings=False,
-            hidden_size=33,
-        ),
-        64,
-    ),
-    "norms after, learned positions, no last norm": (
-        tiny(
-            block=Block.POST_NORM, norm=NormKind.LAYER, norm_bias=True, rotary_dim=0,
-            position_offset=2, final_norm=False, gated=False, activation=Activation.RELU,
-            output_bias=True,
-        ),
-        16,
-    ),
-}  # fmt: skip
-"""With a block size. Sizes are no multiples of a tile's, where they may be."""
 
 needs_avx2 = pytest.mark.skipif(isa_of(cpu_flags()) is None, reason="this CPU has no AVX2")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[StepModel, Isa], Path]:
-    return compiled_into(tmp_path_factory.mktemp("steps"))
+def library() -> Callable[[StepModel, Isa], Path]:
+    """Kept from session to session: a library's name tells all that it is made of."""
+    return compiled_into(cache_directory() / "cpu-step-tests")
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def pair(
     request: pytest.FixtureRequest, library: Callable[[StepModel, Isa], Path]
 ) -> Iterator[Pair]:
-    config, block_size = MODELS[request.param]
-    pair = Pair(config, library, Isa.AVX2, block_size)
+    config, block_size, int8_group = MODELS[request.param]
+    pair = Pair(config, library, Isa.AVX2, block_size, int8_group=int8_group)
     yield pair
     pair.step.close()
 
@@ -154,6 +132,17 @@ def test_rows_and_logits(pair: Pair) -> None:
 
 
 @needs_avx2
+@pytest.mark.parametrize("seed", [1, 2])
+def test_which_rows_are_wanted_changes_no_bit(pair: Pair, seed: int) -> None:
+    """Several of a chunk or none, in any order, one of them twice."""
+    rng = random.Random(seed)
+    for pieces in random_steps(seed, shuffled_blocks(pair, seed)):
+        every = pair.computed(pieces)
+        rows = rng.choices(range(len(every)), k=rng.randint(0, 6))
+        assert torch.equal(pair.computed(pieces, rows), every[rows])
+
+
+@needs_avx2
 def test_no_thread_more_and_many(library: Callable[[StepModel, Isa], Path]) -> None:
     """How many threads compute changes no bit either."""
     results = []
@@ -201,22 +190,53 @@ def test_a_forked_process_computes_too(library: Callable[[StepModel, Isa], Path]
 
 
 @pytest.mark.parametrize(
-    ("isa", "cache", "tolerance"),
+    ("isa", "cache", "int8_group", "tolerance"),
     [
-        pytest.param(Isa.AVX2, Element.FP32, 1e-4, marks=needs_avx2),
-        pytest.param(Isa.AVX2, Element.BF16, 0.05, marks=needs_avx2),
-        (Isa.PORTABLE, Element.BF16, 0.1),
+        pytest.param(Isa.AVX2, Element.FP32, None, 1e-4, marks=needs_avx2),
+        pytest.param(Isa.AVX2, Element.BF16, None, 0.05, marks=needs_avx2),
+        pytest.param(Isa.AVX2, Element.FP32, 32, 1e-4, marks=needs_avx2),
+        (Isa.PORTABLE, Element.BF16, None, 0.1),
+        (Isa.PORTABLE, Element.BF16, 32, 0.1),
     ],
 )
 def test_weights_in_bfloat16(
-    library: Callable[[StepModel, Isa], Path], isa: Isa, cache: Element, tolerance: float
+    library: Callable[[StepModel, Isa], Path],
+    isa: Isa,
+    cache: Element,
+    int8_group: int | None,
+    tolerance: float,
 ) -> None:
     """Exact where only weights are rounded, as the twin's are; else within bfloat16's rounding."""
-    pair = Pair(tiny(), library, isa, weights=Element.BF16, cache=cache)
+    pair = Pair(tiny(), library, isa, weights=Element.BF16, cache=cache, int8_group=int8_group)
     for pieces in random_steps(1, shuffled_blocks(pair, 1)):
         expected = pair.expected(pieces)
         torch.testing.assert_close(pair.computed(pieces), expected, atol=tolerance, rtol=0)
     pair.step.close()
+
+
+@pytest.mark.parametrize(
+    ("form", "group"), [(WeightFormat.INT8, 64), (WeightFormat.INT8, None), (WeightFormat.FP8, 32)]
+)
+def test_weights_that_the_step_was_not_compiled_for_are_refused(
+    form: WeightFormat, group: int | None
+) -> None:
+    packer = Packer(step_model(tiny(), 16, Element.BF16, Element.BF16, int8_group=32))
+    with pytest.raises(ValueError, match="compiled for int8 in groups of 32"):
+        packer.quantized(quantize(torch.ones(4, 128), form, group), None)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_an_output_layer_of_int8_has_an_embedding_beside_it(is_tied: bool) -> None:
+    """Which is not rounded; in one of the dtype the embedding's rows are found."""
+    config = tiny(tied_embeddings=is_tied)
+    for group, is_shared in ((None, is_tied), (32, False)):
+        model = step_model(config, 16, Element.FP32, Element.FP32, int8_group=group)
+        twin, step = draw_weights(config, Drawing(1, model))
+        assert step.lm_head.weights.dtype == (torch.int8 if group else torch.float32)
+        assert (step.embedding is None) == is_shared
+        assert is_shared or step.embedding is twin.embedding
+    with pytest.raises(ValueError, match="holds no embedding"):
+        replace(step, embedding=None)
 
 
 @needs_avx2

@@ -54,9 +54,10 @@ def test_what_differs_has_a_library_of_its_own(tmp_path: Path, compiler: Path) -
         step_model(tiny(num_layers=3), 16, Element.BF16, Element.BF16),
         step_model(tiny(), 32, Element.BF16, Element.BF16),
         step_model(tiny(), 16, Element.FP32, Element.FP32),
+        step_model(tiny(), 16, Element.BF16, Element.BF16, int8_group=128),
     ]
     built = {build(model, Isa.AVX2, tmp_path).path for model in (MODEL, *others)}
-    assert len(built | {build(MODEL, Isa.AVX512_BF16, tmp_path).path}) == 5
+    assert len(built | {build(MODEL, Isa.AVX512_BF16, tmp_path).path}) == 6
 
 
 def test_prebuilt_is_looked_at_first(tmp_path: Path, compiler: Path) -> None:

@@ -56,7 +56,9 @@ def test_kernels_are_right_and_wrong_ones_are_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(gpu_checks, "_CHUNKS", ((0, 1), (63, 1), (64, 1), (0, 20), (30, 7)))
     target = interpreted()
     figures = list(gpu_checks.check_figures(target))
-    assert {figure.case for figure in figures} >= {"attention, fp8 cache", "linear fp8", "sampling"}
+    assert {figure.case for figure in figures} >= {
+        "attention, fp8 cache", "attention, without prefetching", "linear fp8", "sampling"
+    }  # fmt: skip
     assert [figure for figure in figures if not figure.is_met] == []
 
     def wrong(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -141,3 +141,30 @@ def test_gpus_kernels_compute_what_the_cpus_do(tmp_path: Path, changes: dict[str
     assert runners.replayed == 3
     for ours in (runners.gpu, runners.graph):
         torch.testing.assert_close(ours.cache, runners.cpu.cache, atol=1e-4, rtol=0, equal_nan=True)
+
+
+def test_guessed_tokens_are_told_what_decodes_would_be(tmp_path: Path) -> None:
+    """A right guess, a wrong one and none in a step, which no graph computes; then decodes."""
+    runners = Runners(write_tiny_model(tmp_path, 1))
+    prompts, tables = [[5, 8, 13], [2, 3, 5, 7]], ([3, 9], [7])
+    told = runners.step(*(chunk(p, 0, t) for p, t in zip(prompts, tables, strict=True)))
+    first, second = (token for token in told[0] if token is not None)
+    after = runners.step(chunk([first], 3, tables[0]), chunk([second], 4, tables[1]))[0]
+    guesses = [after[0], (after[1] or 0) + 1]
+    replayed = runners.replayed
+    guessed = [
+        replace(chunk([token, guess, 99], start, table), num_drafted=2)
+        for token, guess, start, table in zip((first, second), guesses, (3, 4), tables, strict=True)
+    ]
+    results = [
+        runner.run(Step(tuple(guessed))) for runner in (runners.cpu, runners.gpu, runners.graph)
+    ]
+    assert runners.replayed == replayed
+    for both in results:
+        assert [result.token_id for result in both] == after
+        assert [len(result.further_token_ids) for result in both] == [2, 2]
+    expected = runners.step(chunk([after[0] or 0], 4, tables[0]))
+    assert {result[0].further_token_ids[0] for result in results} == {expected[0][0]}
+    # What a wrong guess left in the cache is written over.
+    told = runners.step(chunk([after[1] or 0], 5, tables[1]))
+    assert told[0] == told[1] == told[2]

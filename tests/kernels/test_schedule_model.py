@@ -113,7 +113,11 @@ def test_work_list_is_close_to_the_floor(batch: str) -> None:
 def test_work_list_is_close_to_the_floor_for_any_batch(
     lengths: list[int], kv_heads: int, longest: int
 ) -> None:
-    """No cliff in the number of rows, heads or their lengths."""
+    """No cliff in the number of rows, heads or their lengths.
+
+    Below 20 µs, many short rows cost more than the batches above: a launch, a merge and the first
+    bytes of each CTA's items, one after the other, are 6 µs.
+    """
     lengths = [*lengths, longest]
     floor = floor_of(lengths, kv_heads)
     told = ratio(plan(lengths, kv_heads), floor)
@@ -121,6 +125,8 @@ def test_work_list_is_close_to_the_floor_for_any_batch(
         assert told <= 1.10
     elif floor >= 20e-6:
         assert told <= 1.35
+    elif floor >= 15e-6:
+        assert told <= 1.6
 
 
 def test_dynamic_split_kv_starves_a_gpu_with_one_head() -> None:

@@ -6,6 +6,7 @@ import torch
 from attention_cases import Case, dense, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted_attention import CPU, run
 from torch import Tensor
 
 from fastgen_kernels.heads import Heads
@@ -15,7 +16,6 @@ from fastgen_kernels.triton_kernels.attention_plan import StaticDecodePlan
 from fastgen_kernels.triton_kernels.launch import Launch
 from fastgen_kernels.triton_kernels.tiling import Gpu
 
-CPU = torch.device("cpu")
 ANYTHING = (1 << 31) - 1
 
 
@@ -39,16 +39,8 @@ def replay(case: Case, static: StaticDecodePlan, num_rows: int = 6) -> Tensor:
     captured = launches(query, case.cache, static.plan(num_rows), out)
     static.update(case.batch, num_rows)
     query[: len(case.query)] = case.query
-    _run(captured)
+    run(captured)
     return out.flatten(1)
-
-
-def _run(captured: list[Launch]) -> None:
-    for launch in captured:
-        for name in ("partial", "partial_lse"):
-            if name in launch.arguments and launch.kernel is captured[0].kernel:
-                launch.arguments[name].fill_(torch.nan)
-        launch.run()
 
 
 @settings(max_examples=10)

@@ -1,8 +1,4 @@
-"""Attention's kernels, interpreted, against dense attention in float64.
-
-Bounds of the largest error, for keys, values and queries of variance 1: 1e-5 in float32, 2e-3 in
-float16 and 1.6e-2 in bfloat16, which round the weights and the result.
-"""
+"""Attention's kernels, interpreted, against dense attention in float64."""
 
 import numpy as np
 import pytest
@@ -10,57 +6,12 @@ import torch
 from attention_cases import Case, dense, make_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from interpreted_attention import BOUNDS, assert_equal, ours
 
-from fastgen_kernels.gpu_limits import check
-from fastgen_kernels.heads import Heads
-from fastgen_kernels.triton_kernels.attention import Scales, attention, launches
-from fastgen_kernels.triton_kernels.attention_plan import make_plan
-from fastgen_kernels.triton_kernels.tiling import Gpu
-from fastgen_kernels.work_list import Splits
+from fastgen_kernels.triton_kernels.attention import Scales
 
-CPU = torch.device("cpu")
-BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 TILES = [(0, 1), (62, 1), (63, 1), (64, 1), (300, 1), (0, 63), (5, 65), (0, 2)]
 """Decodes and prompts one below, at and one above tiles of 64 keys."""
-
-
-@pytest.fixture(autouse=True)
-def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What kernels do not write of their results and partial results is NaN."""
-    monkeypatch.setattr(torch, "empty", _Empty(torch.empty))
-
-
-class _Empty:
-    """torch.empty, filled with NaN."""
-
-    def __init__(self, empty: object) -> None:
-        self._empty = empty
-
-    def __call__(self, *arguments: object, **named: object) -> Tensor:
-        made = self._empty(*arguments, **named)
-        return made.fill_(torch.nan) if made.is_floating_point() else made
-
-
-def ours(
-    case: Case,
-    window: int | None = None,
-    scale: float | None = None,
-    cap: float | None = None,
-    *,
-    multiprocessors: int = 2,
-    architecture: int = 90,
-    splits: Splits = Splits.WORK_LIST,
-) -> Tensor:
-    gpu = Gpu(architecture, multiprocessors)
-    plan = make_plan(case.batch, case.heads, CPU, gpu, window, splits)
-    return attention(case.query, case.cache, plan, scale, cap)
-
-
-def assert_equal(case: Case, result: Tensor, expected: Tensor) -> None:
-    assert result.dtype == case.query.dtype
-    bound = BOUNDS[case.query.dtype]
-    torch.testing.assert_close(result.double(), expected, atol=bound, rtol=0)
 
 
 def check_shape(
@@ -78,7 +29,7 @@ def check_shape(
     [(64, 16, 2, 1), (80, 32, 1, 8), (96, 64, 2, 3), (128, 128, 1, 4), (256, 16, 1, 2)],
 )
 def test_sizes_of_heads_and_blocks(size: int, block_size: int, kv_heads: int, group: int) -> None:
-    """Multi-head, grouped-query and multi-query attention."""
+    """Multi-head, grouped-query and multi-query attention; heads of 80 and 96, too (vLLM 4127)."""
     check_shape(size, block_size, kv_heads, group)
 
 
@@ -129,44 +80,16 @@ def test_ragged_batches(
     cap: float | None,
     multiprocessors: int,
 ) -> None:
-    """Decodes and prompts, with and without a past (SGLang 22688); NaN elsewhere never shows."""
+    """Decodes and prompts, with and without a past (SGLang 22688); NaN elsewhere never shows.
+
+    Elsewhere: in a last block past its context, in the first block of the cache as in any other
+    (SGLang 32477), and in results before they are written (FlashInfer 2883).
+    """
     case = make_case(
         chunks, seed, block_size=block_size, kv_heads=heads[0], group=heads[1], head_dim=16
     )
     result = ours(case, window, cap=cap, multiprocessors=multiprocessors)
     assert_equal(case, result, dense(case, window, cap=cap))
-
-
-def test_division_does_not_matter() -> None:
-    """The same result from one span a row, from many, and by Dynamic SplitKV's rule."""
-    case = make_case([(703, 1), (0, 1), (133, 1), (64, 1)], 2, kv_heads=2, group=2, head_dim=16)
-    expected = dense(case)
-    whole = ours(case, multiprocessors=1)
-    for splits in Splits:
-        for multiprocessors in (2, 9):
-            result = ours(case, multiprocessors=multiprocessors, splits=splits)
-            assert_equal(case, result, expected)
-            torch.testing.assert_close(result, whole, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("length", [1, 15, 17, 64, 65])
-def test_short_rows_beside_a_long_one(length: int) -> None:
-    """Shorter than a span of those that the long row is split in (SGLang 2465)."""
-    case = make_case([(length - 1, 1), (699, 1)], length, kv_heads=1, group=1, head_dim=16)
-    assert_equal(case, ours(case, multiprocessors=4), dense(case))
-
-
-def test_fixed_spans_give_the_same_bits_in_every_batch() -> None:
-    """FA 1897, FlashInfer 1675: what a request gets does not depend on who else is there."""
-    case = make_case([(1100, 1), (30, 1), (700, 1)], 5, kv_heads=1, group=2, head_dim=16)
-    together = ours(case, splits=Splits.FIXED, multiprocessors=2)
-    for number in range(3):
-        rows = slice(number, number + 1)
-        batch = type(case.batch)(
-            case.batch.starts[rows], case.batch.lengths[rows], case.batch.block_tables[rows], 16
-        )
-        alone = Case(batch, case.query[rows], [], [], case.cache)
-        assert torch.equal(ours(alone, splits=Splits.FIXED, multiprocessors=5)[0], together[number])
 
 
 @pytest.mark.parametrize("window", [1, 16, 63, 64, 65])
@@ -237,36 +160,6 @@ def test_tiny_scores_after_hidden_tiles() -> None:
         torch.testing.assert_close(result.double(), expected, atol=1e-4, rtol=0)
 
 
-def test_partial_results_and_their_weights() -> None:
-    """Each is normalised, with log2 of its sum of weights, by head and split (vllm-fa 87)."""
-    case = make_case([(999, 1)], 7, kv_heads=2, group=3, head_dim=16)
-    plan = make_plan(case.batch, case.heads, CPU, Gpu(90, 3))
-    decode, merge = launches(case.query, case.cache, plan, torch.empty(case.query.shape))
-    decode.run()
-    partial, lse = decode.arguments["partial"], decode.arguments["partial_lse"]
-    assert plan.num_slots == len(plan.items) > 4
-    for _, _, head, first, last, slot in plan.items.tolist():
-        queries = case.query[0, head * 3 : head * 3 + 3].double()
-        scores = queries @ case.keys[0][first:last, head].double().T * 16**-0.5
-        expected = torch.softmax(scores, -1) @ case.values[0][first:last, head].double()
-        torch.testing.assert_close(partial[slot].double(), expected, atol=1e-5, rtol=0)
-        weights = torch.logsumexp(scores, -1) / np.log(2)
-        torch.testing.assert_close(lse[slot].double(), weights, atol=1e-5, rtol=0)
-    merge.run()
-    assert_equal(case, merge.arguments["out"].flatten(1), dense(case))
-
-
-def test_merging_nothing_is_nothing() -> None:
-    """Spans without any weight have -∞ for its logarithm: exp(-∞ + ∞) is NaN (FlashInfer 4051)."""
-    case = make_case([(999, 1)], 8, kv_heads=1, group=2, head_dim=16)
-    plan = make_plan(case.batch, case.heads, CPU, Gpu(90, 3))
-    _, merge = launches(case.query, case.cache, plan, torch.empty(case.query.shape))
-    merge.arguments["partial"].zero_()
-    merge.arguments["partial_lse"].fill_(-torch.inf)
-    merge.run()
-    assert torch.equal(merge.arguments["out"], torch.zeros(case.query.shape))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_fp8_cache_with_scales(dtype: torch.dtype) -> None:
     """Keys and values have scales of their own (SGLang 18882, vLLM 42580)."""
@@ -276,8 +169,7 @@ def test_fp8_cache_with_scales(dtype: torch.dtype) -> None:
     keys = [part.float().to(torch.float8_e4m3fn).double() * scales.key for part in case.keys]
     values = [part.float().to(torch.float8_e4m3fn).double() * scales.value for part in case.values]
     expected = dense(Case(case.batch, case.query, keys, values, case.cache))
-    plan = make_plan(case.batch, case.heads, CPU, Gpu(90, 2))
-    result = attention(case.query, stored, plan, scales=scales)
+    result = ours(Case(case.batch, case.query, keys, values, stored), scales=scales)
     torch.testing.assert_close(
         result.double(), expected, atol=3 * BOUNDS[dtype] * scales.value, rtol=0
     )
@@ -288,30 +180,3 @@ def test_queries_that_are_part_of_a_larger_tensor() -> None:
     wide = torch.cat([case.query, torch.full((21, 4, 16), torch.nan)], 1)
     strided = Case(case.batch, wide[:, :4], case.keys, case.values, case.cache)
     assert_equal(case, ours(strided), dense(case))
-
-
-def test_heads_that_lie_apart_are_refused() -> None:
-    case = make_case([(3, 1)], 10, kv_heads=2, group=2, head_dim=16)
-    apart = torch.empty(1, 16, 4).transpose(1, 2)
-    plan = make_plan(case.batch, case.heads, CPU, Gpu(90, 2))
-    with pytest.raises(ValueError, match="query: heads must be side by side"):
-        launches(apart, case.cache, plan, torch.empty(case.query.shape))
-
-
-@pytest.mark.parametrize(
-    ("heads", "block_size", "dtype", "words"),
-    [
-        (Heads(8, 8, 64), 48, torch.bfloat16, "a block of 48 tokens"),
-        (Heads(8, 8, 264), 64, torch.bfloat16, "heads of size 264"),
-        (Heads(8, 8, 20), 64, torch.bfloat16, "heads of size 20"),
-        (Heads(256, 1, 64), 64, torch.bfloat16, "groups of 256"),
-        (Heads(128, 1, 256), 64, torch.bfloat16, "groups of 128"),
-        (Heads(8, 8, 64), 64, torch.float32, "the dtype float32: on GPUs"),
-    ],
-)
-def test_what_no_kernel_is_made_for_is_refused(
-    heads: Heads, block_size: int, dtype: torch.dtype, words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        check(heads, block_size, dtype)
-    check(Heads(71, 1, 64), 64, torch.bfloat16)

@@ -14,6 +14,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from fastgen_api.spec import DType
 from fastgen_kernels.dispatch import Device, Kernels, kernels_for
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
@@ -60,7 +61,7 @@ def triton_kernels() -> Kernels:
 
 
 def runner_of(folder: Path) -> Runner:
-    config = RunnerConfig(block_size=16, num_blocks=12, threads=1)
+    config = RunnerConfig(dtype=DType.FLOAT32, block_size=16, num_blocks=12, threads=1)
     runner = Runner.load(open_checkpoint(folder), config)
     runner.cache.fill_(torch.nan)
     return runner

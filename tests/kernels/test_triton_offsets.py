@@ -16,15 +16,21 @@ import triton_interpreter  # noqa: F401 - in the other process, before anything 
 from torch import Tensor
 
 from fastgen_kernels.activation import Activation
+from fastgen_kernels.heads import Heads
+from fastgen_kernels.ragged import RaggedBatch
 from fastgen_kernels.torch_twins.quantized import WeightFormat, quantize
 from fastgen_kernels.torch_twins.sampling import Draw
 from fastgen_kernels.triton_kernels.activation import gate
+from fastgen_kernels.triton_kernels.attention import launches
+from fastgen_kernels.triton_kernels.attention_plan import make_plan
 from fastgen_kernels.triton_kernels.experts import StackedExperts, experts
+from fastgen_kernels.triton_kernels.kv_cache import kv_write
 from fastgen_kernels.triton_kernels.norm import add_rms_norm, rms_norm
 from fastgen_kernels.triton_kernels.quantized import linear_launches
 from fastgen_kernels.triton_kernels.rotary import rotary
 from fastgen_kernels.triton_kernels.route import route
 from fastgen_kernels.triton_kernels.sampling import sample
+from fastgen_kernels.triton_kernels.tiling import Gpu
 from fastgen_kernels.triton_kernels.token_logprobs import logprobs
 
 APART = 2**30 + 64
@@ -42,6 +48,30 @@ def apart(near: Tensor) -> Tensor:
     storage = torch.empty((len(near) - 1) * APART + row, dtype=near.dtype)
     far = storage.as_strided(near.shape, (APART, *near.stride()[1:]))
     return far.copy_(near)
+
+
+def attentions() -> None:
+    """Queries and results: of decodes, split and whole, and of a prompt."""
+    heads, cache = Heads(2, 1, 16), random(2, 320, 1, 16)
+    for starts, lengths in (([0, 299], [2, 1]), ([299, 3], [1, 2]), ([9, 7, 299], [1, 1, 1])):
+        batch = RaggedBatch.of(starts, lengths, [range(19)] * len(starts), 16)
+        plan = make_plan(batch, heads, torch.device("cpu"), Gpu(90, 3))
+        query, results = random(3, 2, 16), [torch.zeros(3, 2, 16, dtype=HALF) for _ in range(2)]
+        results[1] = apart(results[1])
+        for x, out in zip((query, apart(query)), results, strict=True):
+            for launch in launches(x, cache, plan, out):
+                launch.run()
+        assert torch.equal(*results)
+        assert results[0].all()
+
+
+def writes() -> None:
+    """To the cache, of keys and values; the cache's own places are in test_triton_kv_cache."""
+    near, slots = random(3, 2, 16), torch.tensor([5, 0, 3])
+    caches = torch.zeros(2, 2, 6, 2, 16, dtype=HALF)
+    kv_write(near, near, caches[0], slots)
+    kv_write(apart(near), apart(near), caches[1], slots)
+    assert torch.equal(*caches)
 
 
 def norms() -> None:
@@ -97,7 +127,7 @@ def tokens() -> None:
 
 KERNELS = {
     function.__name__: function
-    for function in (norms, rotaries, gates, routes, mixtures, linears, tokens)
+    for function in (attentions, writes, norms, rotaries, gates, routes, mixtures, linears, tokens)
 }
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fastgen_kernels.torch_twins import quantized as twin
 from fastgen_kernels.torch_twins.quantized import (
     GROUP_SIZES,
     QuantizedWeight,
@@ -75,6 +76,22 @@ def test_the_largest_is_exact(form: WeightFormat) -> None:
     torch.testing.assert_close(
         kept.gather(1, largest), weight.gather(1, largest), atol=0, rtol=1e-6
     )
+
+
+@FORMS
+@pytest.mark.parametrize("at_once", [1, 700])
+def test_a_layer_may_be_widened_in_parts(
+    form: WeightFormat, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One output at a time, and several with a rest."""
+    weight, bias, x = random(11, 100), random(11), random(3, 100)
+    whole = quantize(weight, form, 32)
+    expected = pack_quantized(whole, bias)(x)
+    monkeypatch.setattr(twin, "WIDE_WEIGHTS", at_once)
+    parts = quantize(weight, form, 32)
+    assert torch.equal(parts.values.float(), whole.values.float())
+    assert torch.equal(parts.scales, whole.scales)
+    torch.testing.assert_close(pack_quantized(parts, bias)(x), expected, atol=1e-5, rtol=0)
 
 
 def test_groups_of_other_sizes_are_refused() -> None:

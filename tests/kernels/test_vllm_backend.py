@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
+from greedy_reference import reference_model, reference_tokenizer
+from packaging.requirements import Requirement
+from printed_lines import printed_python
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -84,11 +88,15 @@ def uv(*arguments: object) -> None:
 def told(python: Path, installed: Path, program: str, *arguments: Path, **switches: str) -> Any:
     """What a program of the harness writes."""
     result = installed / f"{program}-{'-'.join(switches)}.json"
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1", **switches}
     source = ROOT / f"tests/harness/{program}.py"
+    environment = environment_of(installed, **switches)
     subprocess.run([python, source, result, *arguments], check=True, env=environment)
     return json.loads(result.read_text())
+
+
+def environment_of(installed: Path, **switches: str) -> dict[str, str]:
+    """What vLLM's processes get: the distribution, and nothing of this checkout."""
+    return os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1", **switches}
 
 
 def test_tokens_are_those_of_vllm_and_our_attention_made_them(
@@ -114,3 +122,34 @@ def test_what_the_kernels_do_not_take_is_refused(vllm_python: Path, installed: P
     assert refusals["dtype"] == ["FastGen's kernels take float16 or bfloat16 on GPUs: set dtype"]
     assert refusals["old"] == ["compute capability not supported"]
     assert refusals["cache"] == ["kv_cache_dtype not supported"]
+
+
+def test_what_vllm_brings_lies_in_the_packages_ranges(vllm_python: Path, installed: Path) -> None:
+    (folder,) = installed.glob("fastgen-*.dist-info")
+    asked = [Requirement(line) for line in Distribution.at(folder).requires or ()]
+    ranges = [each for each in asked if each.marker and each.marker.evaluate({"extra": "kernels"})]
+    assert sorted(each.name for each in ranges) == ["numpy", "torch", "triton"]
+    for each in ranges:
+        code = f"from importlib.metadata import version; print(version({each.name!r}))"
+        told = subprocess.run([vllm_python, "-c", code], check=True, capture_output=True, text=True)
+        assert each.specifier.contains(told.stdout.strip().partition("+")[0]), told.stdout
+
+
+def test_the_printed_lines_run(
+    vllm_python: Path, installed: Path, smollm2_path: Path, tmp_path: Path
+) -> None:
+    """In a file, which vLLM's own process reads again."""
+    model = tmp_path / "model"
+    reference_model(smollm2_path).save_pretrained(model)
+    reference_tokenizer(smollm2_path).save_pretrained(model)
+    program = tmp_path / "lines.py"
+    program.write_text(printed_python("README.md", "vllm").replace("…", str(model)))
+    switches = {"FASTGEN_VLLM_CPU": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    done = subprocess.run(
+        [vllm_python, program],
+        capture_output=True,
+        text=True,
+        env=environment_of(installed, **switches),
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "prompt='The capital of France is'" in done.stdout

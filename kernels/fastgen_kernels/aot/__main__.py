@@ -17,14 +17,9 @@ from fastgen_kernels.aot.catalogue import catalogue
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", nargs="?", type=Path)
-    parser.add_argument("--lines", choices=["common", "all"], default="all")
     parser.add_argument("--match", default="", help="only kernels whose key holds this")
     asked = parser.parse_args()
-    keys = [
-        key
-        for key, entry in catalogue().items()
-        if asked.match in key and (entry.common or asked.lines == "all")
-    ]
+    keys = [key for key in catalogue() if asked.match in key]
     told = reports(keys, len(os.sched_getaffinity(0)))
     lines = [line(key, report) for key, report in told.items()]
     found = [sentence for key, report in told.items() for sentence in excesses(key, report)]

@@ -64,10 +64,11 @@ def reports(keys: Iterable[str], processes: int) -> Mapping[str, Report]:
     """Compiled side by side; raises what the compiler does."""
     wanted = list(keys)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return dict(zip(wanted, pool.map(_report, wanted), strict=True))
+        return dict(zip(wanted, pool.map(report_of, wanted), strict=True))
 
 
-def _report(key: str) -> Report:
+def report_of(key: str) -> Report:
+    """Compiled in this process; raises RuntimeError that names the entry."""
     entry = catalogue()[key]
     try:
         return report(entry.make(), entry.architecture)

@@ -42,12 +42,28 @@ class Arrangement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class StepExperts:
+    """Mixtures of experts in place of the feed-forward part of some layers; weights say of which.
+
+    count: experts of a layer. per_token: how many compute each token. renormalise: the weights of
+    a token's experts add up to 1.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    renormalise: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StepModel:
-    """A decoder without experts whose embedding is as wide as its layers.
+    """A decoder whose embedding is as wide as its layers.
 
     rotary_dim: dimensions of a head that are rotated; 0: none. weights, cache: how those are
-    stored. windows: of each layer, the tokens that a query sees, itself included, None for all;
-    empty: all see all. Biases are there or not; they are no part of the shape.
+    stored. int8_group: inputs that share a scale, where the matrices of layers and the output layer
+    are int8; None: they are stored as `weights`, as the embedding is always. windows: of each
+    layer, the tokens that a query sees, itself included, None for all; empty: all see all. Biases
+    are there or not; they are no part of the shape.
     """
 
     num_layers: int
@@ -62,6 +78,7 @@ class StepModel:
     block_size: int
     weights: Element
     cache: Element
+    int8_group: int | None = None
     windows: tuple[int | None, ...] = ()
     norm: NormKind = NormKind.RMS
     arrangement: Arrangement = Arrangement.PRE_NORM
@@ -69,6 +86,7 @@ class StepModel:
     gated: bool = True
     query_key_norm: bool = False
     final_norm: bool = True
+    experts: StepExperts | None = None
 
     def unsupported(self, isa: Isa) -> str | None:
         """Why the step cannot run such a model, in words; None: it can."""
@@ -78,10 +96,23 @@ class StepModel:
             return f"a block size of {self.block_size} is no multiple of {LANES}, or of 64 above it"
         if self.gated and self.intermediate_size % LANES:
             return f"its intermediate size {self.intermediate_size} is no multiple of {LANES}"
+        if self.experts is not None and (reason := self._unsupported_experts(self.experts)):
+            return reason
+        if self.int8_group is not None and (self.int8_group < 2 or self.int8_group % 2):
+            return f"its int8 groups of {self.int8_group} inputs are no pairs"
         if self.rotary_dim % 2:
             return f"it rotates {self.rotary_dim} dimensions of a head, which are no pairs"
         if self.activations(isa) is Element.BF16 and self.cache is Element.FP32:
             return "weights in bfloat16 with a cache in float32 cannot be multiplied on this CPU"
+        return None
+
+    def _unsupported_experts(self, experts: StepExperts) -> str | None:
+        if not self.gated:
+            return "its experts have no gates"
+        if experts.intermediate_size % LANES:
+            return f"its experts' size {experts.intermediate_size} is no multiple of {LANES}"
+        if self.int8_group is not None:
+            return "its experts' weights are in int8"
         return None
 
     def activations(self, isa: Isa) -> Element:
@@ -93,6 +124,9 @@ class StepModel:
         """Of the activations that a step of so many tokens needs."""
         wide = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim + self.hidden_size
         inner = self.intermediate_size + self.num_heads * self.head_dim + 2 * self.hidden_size
+        if (experts := self.experts) is not None:
+            wide += experts.count + experts.per_token * self.hidden_size
+            inner += experts.per_token * (self.hidden_size + experts.intermediate_size)
         return tokens * (4 * wide + self.activations(isa).bytes * inner)
 
 
@@ -101,6 +135,7 @@ def shape_header(model: StepModel, isa: Isa) -> str:
     types = {Element.BF16: "bf16", Element.FP32: "float"}
     windows = model.windows or (None,) * model.num_layers
     seen = ("EVERYTHING" if window is None else str(window) for window in windows)
+    experts = model.experts or StepExperts(0, 0, 0, False)
     constants = {
         "LAYERS": model.num_layers,
         "HIDDEN": model.hidden_size,
@@ -111,11 +146,16 @@ def shape_header(model: StepModel, isa: Isa) -> str:
         "VOCABULARY": model.vocab_size,
         "ROTATED": model.rotary_dim,
         "BLOCK_SIZE": model.block_size,
+        "GROUP_INPUTS": model.int8_group or LANES,
+        "EXPERTS": experts.count,
+        "CHOSEN_EXPERTS": experts.per_token,
+        "EXPERT_INNER": experts.intermediate_size,
     }
     flags = {
         "GATED": model.gated,
         "QUERY_KEY_NORM": model.query_key_norm,
         "FINAL_NORM": model.final_norm,
+        "RENORMALISE": experts.renormalise,
     }
     return "\n".join(
         [
@@ -123,6 +163,7 @@ def shape_header(model: StepModel, isa: Isa) -> str:
             '#include "options.h"',
             "namespace fastgen {",
             f"using Weight = {types[model.weights]};",
+            f"using LayerWeight = {'int8_t' if model.int8_group else types[model.weights]};",
             f"using Cached = {types[model.cache]};",
             f"using Act = {types[model.activations(isa)]};",
             *(f"constexpr int {name} = {value};" for name, value in constants.items()),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastgen_kernels.cpu_step.description import StepModel
-from fastgen_kernels.cpu_step.weights import DTYPES, PackedLinear, StepWeights, padded
+from fastgen_kernels.cpu_step.weights import DTYPES, PackedLinear, StepLayer, StepWeights, padded
 from fastgen_kernels.ragged import Integers, RaggedBatch
 
 
@@ -19,14 +19,18 @@ class _Norm(Structure):
 
 
 class _Linear(Structure):
-    _fields_ = (("weights", c_void_p), ("bias", c_void_p))
+    _fields_ = (("weights", c_void_p), ("scales", c_void_p), ("bias", c_void_p))
+
+
+class _Expert(Structure):
+    _fields_ = (("up", _Linear), ("down", _Linear))
 
 
 class _Layer(Structure):
     _fields_ = (
         ("attention_norm", _Norm), ("qkv", _Linear), ("query_norm", c_void_p),
         ("key_norm", c_void_p), ("output", _Linear), ("feed_forward_norm", _Norm),
-        ("up", _Linear), ("down", _Linear),
+        ("up", _Linear), ("down", _Linear), ("router", _Linear), ("experts", POINTER(_Expert)),
     )  # fmt: skip
 
 
@@ -110,21 +114,7 @@ class CpuStep:
             self._kept.clear()
 
     def _described(self, weights: StepWeights) -> _Weights:
-        layers = (_Layer * len(weights.layers))(
-            *(
-                _Layer(
-                    self._norm(layer.attention_norm, layer.attention_norm_bias),
-                    self._linear(layer.qkv),
-                    self._padded(layer.query_norm),
-                    self._padded(layer.key_norm),
-                    self._linear(layer.output),
-                    self._norm(layer.feed_forward_norm, layer.feed_forward_norm_bias),
-                    self._linear(layer.up),
-                    self._linear(layer.down),
-                )
-                for layer in weights.layers
-            )
-        )
+        layers = (_Layer * len(weights.layers))(*map(self._layer, weights.layers))
         self._kept.append(layers)
         stored = DTYPES[self._model.weights]
         return _Weights(
@@ -137,12 +127,36 @@ class CpuStep:
             self._table(weights.sin, torch.float32),
         )
 
+    def _layer(self, layer: StepLayer) -> _Layer:
+        described = _Layer(
+            self._norm(layer.attention_norm, layer.attention_norm_bias),
+            self._linear(layer.qkv),
+            self._padded(layer.query_norm),
+            self._padded(layer.key_norm),
+            self._linear(layer.output),
+            self._norm(layer.feed_forward_norm, layer.feed_forward_norm_bias),
+            self._linear(layer.up),
+            self._linear(layer.down),
+        )
+        if (mixture := layer.mixture) is not None:
+            described.router = self._linear(mixture.router)
+            experts = (_Expert * len(mixture.experts))(
+                *(_Expert(self._linear(one.up), self._linear(one.down)) for one in mixture.experts)
+            )
+            self._kept.append(experts)
+            described.experts = experts
+        return described
+
     def _norm(self, weight: Tensor | None, bias: Tensor | None) -> _Norm:
         return _Norm(self._padded(weight), self._padded(bias))
 
-    def _linear(self, linear: PackedLinear) -> _Linear:
-        bias = None if linear.bias is None else linear.bias.data_ptr()
-        return _Linear(linear.weights.data_ptr(), bias)
+    def _linear(self, linear: PackedLinear | None) -> _Linear:
+        if linear is None:
+            return _Linear()
+        scales, bias = (
+            None if values is None else values.data_ptr() for values in (linear.scales, linear.bias)
+        )
+        return _Linear(linear.weights.data_ptr(), scales, bias)
 
     def _padded(self, values: Tensor | None) -> int | None:
         return None if values is None else self._table(padded(values), torch.float32)

@@ -14,6 +14,8 @@ from torch.nn import functional
 from fastgen_kernels.torch_twins.linear import Linear
 
 GROUP_SIZES = (32, 64, 128, 256)
+WIDE_WEIGHTS = 1 << 20
+"""Most that are in float32 at a time, so that a large output layer takes no large memory."""
 
 
 class WeightFormat(StrEnum):
@@ -36,6 +38,10 @@ class QuantizedWeight:
     scales: Tensor
     group: int | None = None
 
+    def rows(self, some: slice) -> "QuantizedWeight":
+        """Of these outputs; it shares the memory."""
+        return QuantizedWeight(self.values[some], self.scales[some], self.group)
+
     def dequantize(self) -> Tensor:
         """[out, in] in float32."""
         size = self.values.shape[1]
@@ -48,6 +54,17 @@ def quantize(weight: Tensor, form: WeightFormat, group: int | None = None) -> Qu
     if group is not None and group not in GROUP_SIZES:
         raise ValueError(f"a group of {group} inputs; possible: {', '.join(map(str, GROUP_SIZES))}")
     outputs, inputs = weight.shape
+    values = torch.empty((outputs, inputs), dtype=_DTYPES[form], device=weight.device)
+    groups = -(-inputs // (group or max(inputs, 1)))
+    scales = torch.empty((outputs, groups), device=weight.device)
+    for some in _slices(outputs, inputs):
+        values[some], scales[some] = _quantized_rows(weight[some], form, group)
+    return QuantizedWeight(values, scales, group)
+
+
+def _quantized_rows(weight: Tensor, form: WeightFormat, group: int | None) -> tuple[Tensor, Tensor]:
+    """Values [out, in] and scales [out, groups] of weight [out, in]."""
+    outputs, inputs = weight.shape
     size = group or max(inputs, 1)
     wide = functional.pad(weight.float(), (0, -inputs % size)).view(outputs, -1, size)
     scales = wide.abs().amax(-1) / _LARGEST[form]
@@ -56,15 +73,29 @@ def quantize(weight: Tensor, form: WeightFormat, group: int | None = None) -> Qu
     if form is WeightFormat.INT8:
         scaled = scaled.round()
     most = _LARGEST[form]  # the division may round beyond it, where fp8 has no numbers
-    return QuantizedWeight(scaled.clamp(-most, most).to(_DTYPES[form]), scales, group)
+    return scaled.clamp(-most, most).to(_DTYPES[form]), scales
+
+
+def _slices(outputs: int, inputs: int) -> list[slice]:
+    """Of the outputs, in order, each of up to WIDE_WEIGHTS weights, or of one output."""
+    each = max(1, WIDE_WEIGHTS // max(inputs, 1))
+    return [slice(first, min(first + each, outputs)) for first in range(0, outputs, each)]
 
 
 def pack_quantized(weight: QuantizedWeight, bias: Tensor | None) -> Linear:
     """A layer of the weight and bias [out]."""
 
     offset = None if bias is None else bias.float()
+    slices = _slices(*weight.values.shape)
 
     def quantized_linear(x: Tensor) -> Tensor:
-        return functional.linear(x.float(), weight.dequantize(), offset).to(x.dtype)
+        wide = x.float()
+        parts = [
+            functional.linear(
+                wide, weight.rows(some).dequantize(), None if offset is None else offset[some]
+            )
+            for some in slices
+        ]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(x.dtype)
 
     return quantized_linear

@@ -10,6 +10,7 @@ from torch import Tensor
 from fastgen_kernels.gpu_limits import check
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
+from fastgen_kernels.torch_twins.kv_cache import check_scales
 from fastgen_kernels.triton_kernels.attention_plan import (
     AttentionPlan,
     StaticDecodePlan,
@@ -112,8 +113,11 @@ def _shared(
     soft_cap: float | None,
     scales: Scales,
 ) -> dict[str, Any]:
-    """Arguments of both kernels. Raises ValueError for strides that they cannot read."""
+    """Arguments of both kernels. Raises ValueError for strides that they cannot read, for tensors
+    that the plan is not of, and for scales of a cache that has none."""
     heads = plan.heads
+    _check_sizes(query, cache, heads)
+    check_scales(cache.dtype, scales.key, scales.value)
     for name, tensor in (("query", query), ("cache", cache[0]), ("out", out)):
         check_heads_together(name, tensor)
     scale = (heads.size**-0.5 if scale is None else scale) * scales.key
@@ -138,6 +142,14 @@ def _shared(
         "block_bits": plan.block_size.bit_length() - 1,
         "capped": soft_cap is not None,
     }
+
+
+def _check_sizes(query: Tensor, cache: Tensor, heads: Heads) -> None:
+    """Raises ValueError where the kernels, which go by the plan's heads, would read elsewhere."""
+    if query.shape[1:] != (heads.num_query, heads.size):
+        raise ValueError(f"query: heads of {tuple(query.shape[1:])} for a plan of {heads}")
+    if cache.shape[2:] != (heads.num_kv, heads.size):
+        raise ValueError(f"cache: heads of {tuple(cache.shape[2:])} for a plan of {heads}")
 
 
 def _decode(

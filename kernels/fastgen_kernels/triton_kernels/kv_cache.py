@@ -5,6 +5,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from fastgen_kernels.torch_twins.kv_cache import check_scales
 from fastgen_kernels.triton_kernels.kv_write_kernel import kv_write_rows
 from fastgen_kernels.triton_kernels.launch import Launch, check_heads_together
 
@@ -31,7 +32,9 @@ def kv_write_launch(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> Launch:
-    """Raises ValueError when there are not as many slots as tokens, or for heads that are apart."""
+    """Raises ValueError when there are not as many slots as tokens, for heads that are apart, and
+    for scales of a cache that has none."""
+    check_scales(cache.dtype, key_scale, value_scale)
     if not len(slots) == len(keys) == len(values):
         raise ValueError(f"{len(keys)} keys and {len(values)} values for {len(slots)} slots")
     for name, tensor in (("keys", keys), ("values", values), ("cache", cache[0])):

@@ -26,11 +26,16 @@ struct alignas(64) AttentionState {
   Act shares[TILE_ROWS][KEYS];
 };
 
-// Column vectors, as many at a time as a tile of so many rows holds.
+// Column vectors at a time: few rows need more of them to keep the multipliers busy.
+constexpr int vectors_at_once(int rows, int vectors) {
+  const int most = std::max(1, SUMS_AT_ONCE / rows);
+  return vectors % 4 == 0 && most >= 4 ? 4 : vectors % 2 == 0 && most >= 2 ? 2 : 1;
+}
+
 template <int VECTORS, int ROWS, class Function>
-INLINE void each_tile(Function&& function) {
-  constexpr int EACH = VECTORS % 2 ? 1 : tile_vectors(ROWS);
-  for (int v = 0; v < VECTORS; v += EACH) function(v, std::integral_constant<int, EACH>());
+INLINE void each_tile(int vectors, Function&& function) {
+  constexpr int EACH = vectors_at_once(ROWS, VECTORS);
+  for (int v = 0; v < vectors; v += EACH) function(v, std::integral_constant<int, EACH>());
 }
 
 // The row sees keys [first, last) of the tile: its scores become shares of the row's maximum.
@@ -59,24 +64,38 @@ INLINE void take_shares(AttentionState& state, int row, int in_tile, int first, 
       store(state.outputs[row] + i, load(state.outputs[row] + i) * shrink);
   }
   for (int v = 0; v < KEY_VECTORS; ++v) {
-    const Vec share = exp2(seen[v] - splat(state.most[row]));
+    const Vec share = exp2<Act>(seen[v] - splat(state.most[row]));
     total = total + share;
     store(shares + v * LANES, share);
   }
   store(state.totals[row], total);
 }
 
-// ROWS rows from `row` on over the tile of keys at position `tile`, of which `present` are written.
+// A head's tile of keys and values.
+struct Tile {
+  const Cached* keys;
+  const Cached* values;
+};
+
+inline Tile tile_at(const Batch& batch, const Item& item, const LayerCache& cache, int64_t tile) {
+  const size_t at = LayerCache::at(batch.block(item.chunk, tile), item.head);
+  const int offset = int(tile % BLOCK_SIZE);
+  return {cache.keys + at + offset / LANES * KEY_VECTOR_STRIDE,
+          cache.values + at + offset / 2 * VALUE_PAIR_STRIDE};
+}
+
+// ROWS rows from `row` on over `some`, the tile at position `tile`, of which `present` are written.
 template <int ROWS>
 void attend_tile(AttentionState& state, int row, int64_t position, int64_t tile, int present,
-                 int window, const Cached* keys, const Cached* values) {
-  each_tile<KEY_VECTORS, ROWS>([&](int v, auto vectors) {
+                 int window, const Tile& some, const Tile& next) {
+  const int written = (present + LANES - 1) / LANES;
+  each_tile<KEY_VECTORS, ROWS>(written, [&](int v, auto vectors) {
     Vec sums[ROWS][decltype(vectors)::value];
     for (auto& some : sums)
       for (Vec& one : some) one = splat(0.0f);
     multiply<ROWS, decltype(vectors)::value, HEAD_SIZE>(
-        state.queries[row], keys + v * KEY_VECTOR_STRIDE, KEY_VECTOR_STRIDE, PAIR, HEAD_SIZE / 2,
-        sums);
+        state.queries[row], some.keys + v * KEY_VECTOR_STRIDE, KEY_VECTOR_STRIDE, PAIR, HEAD_SIZE / 2,
+        Ahead{next.keys + v * KEY_VECTOR_STRIDE, PAIR * sizeof(Cached)}, sums);
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < decltype(vectors)::value; ++j)
         store(state.scores[i] + (v + j) * LANES, sums[i][j]);
@@ -86,24 +105,37 @@ void attend_tile(AttentionState& state, int row, int64_t position, int64_t tile,
     take_shares(state, row + i, i, int(std::max<int64_t>(0, last - window)),
                 int(std::min<int64_t>(last, KEYS)));
   }
-  each_tile<HEAD_VECTORS, ROWS>([&](int v, auto vectors) {
+  each_tile<HEAD_VECTORS, ROWS>(HEAD_VECTORS, [&](int v, auto vectors) {
     constexpr int VECTORS = decltype(vectors)::value;
     Vec sums[ROWS][VECTORS];
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < VECTORS; ++j)
         sums[i][j] = load(state.outputs[row + i] + (v + j) * LANES);
-    multiply<ROWS, VECTORS, KEYS>(state.shares[0], values + v * PAIR, PAIR, VALUE_PAIR_STRIDE,
-                                  (present + 1) / 2, sums);
+    multiply<ROWS, VECTORS, KEYS>(
+        state.shares[0], some.values + v * PAIR, PAIR, VALUE_PAIR_STRIDE, (present + 1) / 2,
+        Ahead{next.values + v * PAIR, VALUE_PAIR_STRIDE * sizeof(Cached)}, sums);
     for (int i = 0; i < ROWS; ++i)
       for (int j = 0; j < VECTORS; ++j)
         store(state.outputs[row + i] + (v + j) * LANES, sums[i][j]);
   });
 }
 
-// queries: [tokens, row_stride], rotated; attended: [tokens, HEADS × HEAD_SIZE].
+// Positions of the tiles that an item sees, KEYS apart.
+struct Tiles {
+  int64_t first, last;
+};
+
+inline Tiles tiles_of(const Batch& batch, const Item& item, int window) {
+  const int64_t position = batch.starts[item.chunk] + item.first;
+  return {std::max<int64_t>(0, position + 1 - window) / KEYS * KEYS,
+          (position + item.count - 1) / KEYS * KEYS};
+}
+
+// queries: [tokens, row_stride], rotated; attended: [tokens, HEADS × HEAD_SIZE]. following: the item
+// that is most likely next on this thread.
 inline void attend(AttentionState& state, const Batch& batch, const Item& item,
-                   const float* queries, int row_stride, const LayerCache& cache, int window,
-                   Act* attended) {
+                   const Item& following, const float* queries, int row_stride,
+                   const LayerCache& cache, int window, Act* attended) {
   const int rows = item.count * GROUP;
   const Vec scale = splat(LOG2_E / std::sqrt(float(HEAD_SIZE)));
   for (int row = 0; row < rows; ++row) {
@@ -117,22 +149,21 @@ inline void attend(AttentionState& state, const Batch& batch, const Item& item,
     state.most[row] = UNSEEN;
   }
   const int64_t position = batch.starts[item.chunk] + item.first;
-  const int64_t last = position + item.count - 1;
-  const int64_t seen_from = std::max<int64_t>(0, position + 1 - window);
-  for (int64_t tile = seen_from / KEYS * KEYS; tile <= last; tile += KEYS) {
-    const int64_t block = batch.block(item.chunk, tile);
-    const size_t at = LayerCache::at(block, item.head);
-    const int offset = int(tile % BLOCK_SIZE);
-    const Cached* keys = cache.keys + at + offset / LANES * KEY_VECTOR_STRIDE;
-    const Cached* values = cache.values + at + offset / 2 * VALUE_PAIR_STRIDE;
+  const Tiles tiles = tiles_of(batch, item, window);
+  for (int64_t tile = tiles.first; tile <= tiles.last; tile += KEYS) {
+    const Tile some = tile_at(batch, item, cache, tile);
+    const Tile next =
+        tile < tiles.last
+            ? tile_at(batch, item, cache, tile + KEYS)
+            : tile_at(batch, following, cache, tiles_of(batch, following, window).first);
     for (int row = 0; row < rows; row += TILE_ROWS) {
       const int count = std::min(TILE_ROWS, rows - row);
       const int64_t furthest = position + (row + count - 1) / GROUP;
       if (furthest < tile) continue;
       const int present = int(std::min<int64_t>(KEYS, furthest + 1 - tile));
       with_constant<TILE_ROWS>(count, [&](auto constant) {
-        attend_tile<decltype(constant)::value>(state, row, position, tile, present, window, keys,
-                                               values);
+        attend_tile<decltype(constant)::value>(state, row, position, tile, present, window, some,
+                                               next);
       });
     }
   }

@@ -33,7 +33,9 @@ struct Item {
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads that share a key/value head
 constexpr int ITEM_QUERIES = GROUP >= 48 ? 1 : 48 / GROUP;
 
-// The step's attention, cheapest item first.
-std::vector<Item> attention_items(const Batch& batch);
+// Attention of the queries in `rows`, ascending; some between them may be computed too. The dearest
+// ones are dealt to the threads' shares first, and are the first of these.
+std::vector<Item> attention_items(const Batch& batch, const std::vector<int64_t>& rows,
+                                  int threads);
 
 }  // namespace fastgen

@@ -27,22 +27,40 @@ INLINE LayerCache layer_cache(Cached* all, int64_t blocks, int layer) {
   return {all + 2 * layer * part, all + (2 * layer + 1) * part};
 }
 
+// A head's numbers as the cache keeps them.
+struct alignas(64) CachedHead {
+  Cached all[HEAD_SIZE];
+
+  explicit CachedHead(const float* values) {
+    for (int i = 0; i < HEAD_SIZE; i += LANES) store(all + i, load(values + i));
+  }
+};
+
 // keys: of the head in the token's block; offset: the token's in the block.
 INLINE void write_key(Cached* keys, int offset, const float* key) {
+  const CachedHead head(key);
   Cached* to = keys + offset / LANES * KEY_VECTOR_STRIDE;
-  for (int i = 0; i < HEAD_SIZE; ++i)
-    narrow(key[i], to + i / 2 * PAIR + pair_offset<Cached>(offset % LANES, i % 2));
+  constexpr int SECOND = pair_offset<Cached>(0, 1);
+  to += pair_offset<Cached>(offset % LANES, 0);
+#pragma GCC unroll 8
+  for (int i = 0; i < HEAD_SIZE; i += 2, to += PAIR) {
+    to[0] = head.all[i];
+    to[SECOND] = head.all[i + 1];
+  }
 }
 
 // ends: nobody has written the next token yet. Then it becomes zero, as attention multiplies pairs.
 INLINE void write_value(Cached* values, int offset, const float* value, bool ends) {
-  Cached* to = values + offset / 2 * VALUE_PAIR_STRIDE;
+  const CachedHead head(value);
   const int row = offset % 2;
-  for (int i = 0; i < HEAD_SIZE; ++i) {
-    Cached* pair = to + i / LANES * PAIR;
-    narrow(value[i], pair + pair_offset<Cached>(i % LANES, row));
-    if (ends && row == 0) narrow(0.0f, pair + pair_offset<Cached>(i % LANES, 1));
-  }
+  Cached* to = values + offset / 2 * VALUE_PAIR_STRIDE;
+  const Cached nothing{};
+  for (int i = 0; i < HEAD_SIZE; i += LANES, to += PAIR)
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; ++lane) {
+      to[pair_offset<Cached>(lane, row)] = head.all[i + lane];
+      if (ends && row == 0) to[pair_offset<Cached>(lane, 1)] = nothing;
+    }
 }
 
 }  // namespace fastgen

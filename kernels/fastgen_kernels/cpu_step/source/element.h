@@ -21,6 +21,8 @@ INLINE float widened(bf16 value) {
 
 INLINE float widened(float value) { return value; }
 
+INLINE float widened(int8_t value) { return value; }
+
 // To the nearest, ties to even; a NaN stays one.
 INLINE void narrow(float value, bf16* to) {
   uint32_t bits;
@@ -36,7 +38,7 @@ constexpr int PAIR = 2 * LANES;  // elements of a pair vector
 
 // A pair vector holds, for each of 16 columns, two neighbouring rows of a matrix. Brain floats lie
 // as [column][row], which is what AVX512-BF16 multiplies, and splits into rows by a shift and a
-// mask; floats lie as [row][column].
+// mask; others lie as [row][column].
 template <class Element>
 constexpr int pair_offset(int column, int row) {
   return sizeof(Element) == 2 ? 2 * column + row : LANES * row + column;

@@ -7,7 +7,7 @@ namespace fastgen {
 
 // Panels [first, last) of logits [rows, OUTPUTS]; the last may be part of a panel.
 template <int INPUTS, int ROW_STRIDE, int OUTPUTS>
-void compute_logits(const Act* x, int rows, const Linear& linear, int first, int last,
+void compute_logits(const Act* x, int rows, const Linear<LayerWeight>& linear, int first, int last,
                     float* logits) {
   compute_panels<INPUTS, ROW_STRIDE, PANEL, LANES>(
       x, rows, linear, first, last, [&](int row, int panel, const Vec(&sums)[2]) {

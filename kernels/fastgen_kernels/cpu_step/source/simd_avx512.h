@@ -34,13 +34,10 @@ INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.all, b.all)}; }
 INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.all, b.all)}; }
 // a · b + c
 INLINE Vec mul_add(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.all, b.all, c.all)}; }
+// sum += *x · y
+INLINE void add_product(const float* x, Vec y, Vec& sum) { sum = mul_add(splat(*x), y, sum); }
 // Where b is NaN, so is the result.
 INLINE Vec larger(Vec a, Vec b) { return {_mm512_max_ps(a.all, b.all)}; }
-// a where x < limit, else b.
-INLINE Vec where_below(Vec x, float limit, Vec a, Vec b) {
-  const __mmask16 below = _mm512_cmp_ps_mask(x.all, _mm512_set1_ps(limit), _CMP_LT_OQ);
-  return {_mm512_mask_mov_ps(b.all, below, a.all)};
-}
 INLINE uint32_t first_lanes(int count) {
   return count <= 0 ? 0 : count >= LANES ? 0xffff : (1u << count) - 1;
 }
@@ -52,28 +49,37 @@ INLINE Vec lanes(Vec a, int first, int last, Vec b) {
 INLINE Vec rounded(Vec a) {
   return {_mm512_roundscale_ps(a.all, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-// 2^a of whole numbers from -126 to 127.
-INLINE Vec power_of_two(Vec a) {
-  const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(a.all), _mm512_set1_epi32(127));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23))};
-}
+// a · 2^whole, 0 or infinity where that is out of range.
+constexpr bool SCALES_BY_ANY_POWER = true;
+INLINE Vec scaled(Vec a, Vec whole) { return {_mm512_scalef_ps(a.all, whole.all)}; }
 
 INLINE float sum(Vec a) { return _mm512_reduce_add_ps(a.all); }
 INLINE float largest(Vec a) { return _mm512_reduce_max_ps(a.all); }
 
 INLINE Vec pair_row(const float* pair, int row) { return load(pair + LANES * row); }
+INLINE Vec pair_row(const int8_t* pair, int row) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pair + LANES * row));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
 INLINE Vec pair_row(const bf16* pair, int row) {
   const __m512i words = _mm512_loadu_si512(pair);
   if (row == 0) return {_mm512_castsi512_ps(_mm512_slli_epi32(words, 16))};
   return {_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(int(0xffff0000))))};
 }
 
+// A pair vector of brain floats. Whole numbers of eight bits are exact as such.
+INLINE __m512i bf16_pairs(const bf16* pair) { return _mm512_loadu_si512(pair); }
+INLINE __m512i bf16_pairs(const int8_t* pair) {
+  const __m512i first = _mm512_castps_si512(pair_row(pair, 0).all);
+  return _mm512_or_si512(_mm512_srli_epi32(first, 16), _mm512_castps_si512(pair_row(pair, 1).all));
+}
+
 // sum + x₀ · pair row 0 + x₁ · pair row 1, for each column.
-INLINE Vec add_pair_product(const bf16* x, const bf16* pair, Vec sum) {
+INLINE Vec add_pair_product(const bf16* x, __m512i pairs, Vec sum) {
   int both;
   std::memcpy(&both, x, sizeof both);
   return {_mm512_dpbf16_ps(sum.all, (__m512bh)_mm512_set1_epi32(both),
-                           (__m512bh)_mm512_loadu_si512(pair))};
+                           (__m512bh)pairs)};
 }
 
 }  // namespace fastgen

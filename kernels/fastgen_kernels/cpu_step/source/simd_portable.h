@@ -46,6 +46,8 @@ INLINE Vec operator/(Vec a, Vec b) {
 INLINE Vec mul_add(Vec a, Vec b, Vec c) {
   return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
 }
+// sum += *x · y
+INLINE void add_product(const float* x, Vec y, Vec& sum) { sum = mul_add(splat(*x), y, sum); }
 // Where b is NaN, so is the result.
 INLINE Vec larger(Vec a, Vec b) {
   return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
@@ -61,9 +63,10 @@ INLINE Vec lanes(Vec a, int first, int last, Vec b) {
 INLINE Vec rounded(Vec a) {
   return each([&](int i) { return std::nearbyint(a.lane[i]); });
 }
-// 2^a of whole numbers from -126 to 127.
-INLINE Vec power_of_two(Vec a) {
-  return each([&](int i) { return std::exp2(a.lane[i]); });
+// a · 2^whole, of whole numbers from -126 to 127.
+constexpr bool SCALES_BY_ANY_POWER = false;
+INLINE Vec scaled(Vec a, Vec whole) {
+  return each([&](int i) { return a.lane[i] * std::exp2(whole.lane[i]); });
 }
 
 INLINE float sum(Vec a) {
@@ -82,8 +85,14 @@ INLINE Vec pair_row(const Element* pair, int row) {
   return each([&](int i) { return widened(pair[pair_offset<Element>(i, row)]); });
 }
 
+template <class Element>
+INLINE const Element* bf16_pairs(const Element* pair) {
+  return pair;
+}
+
 // sum + x₀ · pair row 0 + x₁ · pair row 1, for each column.
-INLINE Vec add_pair_product(const bf16* x, const bf16* pair, Vec sum) {
+template <class Element>
+INLINE Vec add_pair_product(const bf16* x, const Element* pair, Vec sum) {
   sum = mul_add(splat(widened(x[0])), pair_row(pair, 0), sum);
   return mul_add(splat(widened(x[1])), pair_row(pair, 1), sum);
 }

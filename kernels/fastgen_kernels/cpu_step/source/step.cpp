@@ -1,31 +1,31 @@
 #include "step.h"
 
+#include <numeric>
+
 #include "logits.h"
-#include "rotary.h"
 
 namespace fastgen {
 namespace {
 
-constexpr int HIDDEN_STRIDE = round_up(HIDDEN, PANEL);
-constexpr int INNER_STRIDE = round_up(INNER, PANEL);
-constexpr int QKV_OUTPUTS = (HEADS + 2 * KV_HEADS) * HEAD_SIZE;
-constexpr int QKV_STRIDE = round_up(QKV_OUTPUTS, PANEL);
-constexpr int ATTENDED = HEADS * HEAD_SIZE;
-constexpr bool IS_PARALLEL =
-    ARRANGEMENT == Arrangement::PARALLEL || ARRANGEMENT == Arrangement::PARALLEL_NORMS;
 constexpr int ROWS_AT_ONCE = 4;
 constexpr int MOST_PANELS_AT_ONCE = 8;
 constexpr int UNITS_PER_THREAD = 6;  // so that threads end at about the same time
 
-void copy(const float* from, Act* to) {
-  for (int i = 0; i < HIDDEN_STRIDE; i += LANES) store(to + i, load(from + i));
-}
-
 }  // namespace
 
 Step::Step(const Weights& weights, int threads)
-    : weights_(weights), team_(threads, LAYERS * STAGES + 2), states_(threads) {
+    : weights_(weights), team_(threads, LAYERS * STAGES), states_(threads) {
   for (auto& state : states_) state = std::make_unique<AttentionState>();
+}
+
+void Step::divide() {
+  all_rows_.resize(batch_.tokens);
+  std::iota(all_rows_.begin(), all_rows_.end(), 0);
+  wanted_rows_.assign(batch_.rows, batch_.rows + batch_.wanted);
+  std::sort(wanted_rows_.begin(), wanted_rows_.end());
+  wanted_rows_.erase(std::unique(wanted_rows_.begin(), wanted_rows_.end()), wanted_rows_.end());
+  items_ = attention_items(batch_, all_rows_, team_.threads());
+  last_items_ = attention_items(batch_, wanted_rows_, team_.threads());
 }
 
 void Step::reserve() {
@@ -36,21 +36,30 @@ void Step::reserve() {
   qkv_.reserve(tokens * QKV_STRIDE);
   attended_.reserve(tokens * ATTENDED);
   inner_.reserve(tokens * INNER_STRIDE);
+  if constexpr (EXPERTS > 0) mixture_.reserve(tokens);
   tokens_.clear();
   for (int chunk = 0; chunk < batch_.chunks; ++chunk)
     for (int64_t i = 0; i < batch_.lengths[chunk]; ++i)
       tokens_.push_back({chunk, i + 1 == batch_.lengths[chunk], batch_.starts[chunk] + i});
-  items_ = attention_items(batch_);
 }
 
 void Step::forward(const Batch& batch) {
   batch_ = batch;
   is_head_ = false;
+  divide();
   reserve();
-  std::vector<int> counts{rows(int(batch.tokens)).count()};
+  phases_.clear();
+  std::vector<int> counts;
+  const auto add = [&](int stage, int layer) {
+    const int count = units(Stage(stage), layer);
+    if (count == 0) return;
+    phases_.push_back({Stage(stage), layer});
+    counts.push_back(count);
+  };
+  add(EMBED, 0);
   for (int layer = 0; layer < LAYERS; ++layer)
-    for (int stage = 0; stage < STAGES; ++stage) counts.push_back(units(Stage(stage)));
-  counts.push_back(rows(int(batch.wanted)).count());
+    for (int stage = NORM; stage < FINISH; ++stage) add(stage, layer);
+  add(FINISH, LAYERS - 1);
   team_.run(*this, counts);
 }
 
@@ -75,21 +84,37 @@ Step::Units Step::panels(int outputs) const {
   return {std::clamp(each, 1, MOST_PANELS_AT_ONCE), total};
 }
 
-int Step::units(Stage stage) const {
+const std::vector<Item>& Step::items(int layer) const {
+  return layer + 1 == LAYERS ? last_items_ : items_;
+}
+
+int Step::num_rows(Stage stage, int layer) const {
+  if (stage == FINISH) return int(batch_.wanted);
+  const bool wanted_alone = layer + 1 == LAYERS && stage >= GATHER;
+  return int(wanted_alone ? wanted_rows_.size() : batch_.tokens);
+}
+
+int Step::units(Stage stage, int layer) const {
+  const int count = num_rows(stage, layer);
+  const bool is_mixture = weights_.layers[layer].is_mixture();
+  if (is_of_mixture(stage)) return is_mixture ? mixture_units(stage, count) : 0;
   switch (stage) {
-    case NORM:
-    case CACHE:
-      return rows(int(batch_.tokens)).count();
-    case FEED_FORWARD_NORM:
-      return IS_PARALLEL ? 0 : rows(int(batch_.tokens)).count();
     case QKV:
       return panels(QKV_OUTPUTS).count();
     case ATTEND:
-      return int(items_.size());
+      return int(items(layer).size());
+    case GATHER:
+      return 0 < count && count < batch_.tokens ? 1 : 0;
+    case OUTPUT:
+      return count ? panels(HIDDEN).count() : 0;
     case UP:
-      return panels(GATED ? 2 * INNER : INNER).count();
+      return count && !is_mixture ? panels(up_outputs(INNER)).count() : 0;
+    case DOWN:
+      return count && !is_mixture ? panels(HIDDEN).count() : 0;
+    case FEED_FORWARD_NORM:
+      return IS_PARALLEL ? 0 : rows(count).count();
     default:
-      return panels(HIDDEN).count();
+      return rows(count).count();
   }
 }
 
@@ -98,167 +123,87 @@ void Step::work(int phase, int unit, int thread) {
     const Units units = panels(VOCABULARY);
     compute_logits<HIDDEN, HIDDEN_STRIDE, VOCABULARY>(
         x_.data(), head_rows_, weights_.lm_head, units.first(unit), units.last(unit), logits_);
-    return;
-  }
-  const bool begins = phase == 0, ends = phase == LAYERS * STAGES + 1;
-  if (begins || ends) {
-    const Units units = rows(int(begins ? batch_.tokens : batch_.wanted));
-    for (int row = units.first(unit); row < units.last(unit); ++row)
-      begins ? embed(row) : finish(row);
   } else {
-    work(Stage((phase - 1) % STAGES), (phase - 1) / STAGES, unit, thread);
+    work(phases_[phase].stage, phases_[phase].layer, unit, thread);
   }
+}
+
+LayerCache Step::cache(int layer) const {
+  return layer_cache(static_cast<Cached*>(batch_.cache), batch_.blocks, layer);
 }
 
 void Step::work(Stage stage, int layer, int unit, int thread) {
   const LayerWeights& weights = weights_.layers[layer];
-  const Units some = rows(int(batch_.tokens));
+  const int count = num_rows(stage, layer);
+  if (is_of_mixture(stage)) return mix(stage, weights, count, unit);
   switch (stage) {
-    case NORM:
-      for (int row = some.first(unit); row < some.last(unit); ++row) norm(layer, row);
+    case QKV:
+      qkv(weights, unit);
       break;
-    case QKV: {
-      const Units units = panels(QKV_OUTPUTS);
-      compute_panels<HIDDEN, HIDDEN_STRIDE, PANEL, LANES>(
-          x_.data(), int(batch_.tokens), weights.qkv, units.first(unit),
-          units.last(unit), [&](int row, int panel, const Vec(&sums)[2]) {
-            float* to = qkv_.data() + size_t(row) * QKV_STRIDE + panel * PANEL;
-            store(to, sums[0]);
-            store(to + LANES, sums[1]);
-          });
+    case ATTEND: {
+      const std::vector<Item>& all = items(layer);
+      attend(*states_[thread], batch_, all[unit], all[std::min<size_t>(unit + 1, all.size() - 1)],
+             qkv_.data(), QKV_STRIDE, cache(layer), WINDOWS[layer], attended_.data());
       break;
     }
-    case CACHE:
-      for (int row = some.first(unit); row < some.last(unit); ++row) cache_row(layer, row);
-      break;
-    case ATTEND:
-      attend(*states_[thread], batch_, items_[unit], qkv_.data(), QKV_STRIDE,
-             layer_cache(static_cast<Cached*>(batch_.cache), batch_.blocks, layer), WINDOWS[layer],
-             attended_.data());
+    case GATHER:
+      gather();
       break;
     case OUTPUT:
-      add_to_residual<ATTENDED, ATTENDED>(attended_.data(), weights.output, panels(HIDDEN), unit);
+      add_to_residual<ATTENDED, ATTENDED>(attended_.data(), count, weights.output, unit);
       break;
+    case UP: {
+      const Units units = panels(up_outputs(INNER));
+      activate<HIDDEN, INNER>(fed(), count, weights.up, units.first(unit), units.last(unit),
+                              inner_.data());
+      break;
+    }
+    case DOWN:
+      add_to_residual<INNER, INNER_STRIDE>(inner_.data(), count, weights.down, unit);
+      break;
+    default: {
+      const Units some = rows(count);
+      for (int row = some.first(unit); row < some.last(unit); ++row) each_row(stage, layer, row);
+    }
+  }
+}
+
+void Step::each_row(Stage stage, int layer, int row) {
+  switch (stage) {
+    case EMBED:
+      return embed(row);
+    case NORM:
+      return norm(layer, row);
+    case CACHE:
+      return cache_row(layer, row);
     case FEED_FORWARD_NORM:
-      for (int row = some.first(unit); row < some.last(unit); ++row) feed_forward_norm(layer, row);
-      break;
-    case UP:
-      up(weights, unit);
-      break;
+      return feed_forward_norm(layer, row);
     default:
-      add_to_residual<INNER, INNER_STRIDE>(inner_.data(), weights.down, panels(HIDDEN), unit);
+      return finish(row);
   }
 }
 
-void Step::embed(int row) {
-  constexpr int PAIRS = (HIDDEN + 1) / 2;
-  const int64_t token = batch_.token_ids[row];
-  const int64_t position = tokens_[row].position;
-  float* to = residual_.data() + size_t(row) * HIDDEN_STRIDE;
-  if (weights_.embedding) {
-    for (int i = 0; i < HIDDEN; ++i) to[i] = widened(weights_.embedding[token * HIDDEN + i]);
-  } else {
-    const Weight* pairs = weights_.lm_head.weights + size_t(token / LANES) * PAIRS * PAIR;
-    for (int i = 0; i < HIDDEN; ++i)
-      to[i] = widened(pairs[i / 2 * PAIR + pair_offset<Weight>(int(token % LANES), i % 2)]);
-  }
-  if (weights_.positions)
-    for (int i = 0; i < HIDDEN; ++i) to[i] += weights_.positions[size_t(position) * HIDDEN + i];
-}
-
-// Into x what attention reads; under POST_NORM first the norm after the layer before.
-void Step::norm(int layer, int row) {
-  float* residual = residual_.data() + size_t(row) * HIDDEN_STRIDE;
-  Act* x = x_.data() + size_t(row) * HIDDEN_STRIDE;
-  const LayerWeights& weights = weights_.layers[layer];
-  if constexpr (ARRANGEMENT == Arrangement::POST_NORM) {
-    if (layer > 0)
-      normalise<HIDDEN, NORM_KIND>(residual, weights_.layers[layer - 1].feed_forward_norm, NORM_EPS,
-                                   residual);
-    copy(residual, x);
-    return;
-  }
-  normalise<HIDDEN, NORM_KIND>(residual, weights.attention_norm, NORM_EPS, x);
-  if constexpr (ARRANGEMENT == Arrangement::PARALLEL_NORMS)
-    normalise<HIDDEN, NORM_KIND>(residual, weights.feed_forward_norm, NORM_EPS,
-                                 second_x_.data() + size_t(row) * HIDDEN_STRIDE);
-}
-
-void Step::feed_forward_norm(int layer, int row) {
-  float* residual = residual_.data() + size_t(row) * HIDDEN_STRIDE;
-  Act* x = x_.data() + size_t(row) * HIDDEN_STRIDE;
-  const LayerWeights& weights = weights_.layers[layer];
-  if constexpr (ARRANGEMENT == Arrangement::POST_NORM) {
-    normalise<HIDDEN, NORM_KIND>(residual, weights.attention_norm, NORM_EPS, residual);
-    copy(residual, x);
-  } else {
-    normalise<HIDDEN, NORM_KIND>(residual, weights.feed_forward_norm, NORM_EPS, x);
-  }
-}
-
-// Rotates the row's queries in place, and writes its rotated keys and its values into the cache.
-void Step::cache_row(int layer, int row) {
-  const LayerWeights& weights = weights_.layers[layer];
-  const auto [chunk, ends, position] = tokens_[row];
-  float* qkv = qkv_.data() + size_t(row) * QKV_STRIDE;
-  for (int head = 0; head < HEADS + KV_HEADS; ++head) {
-    float* values = qkv + head * HEAD_SIZE;
-    if constexpr (QUERY_KEY_NORM) {
-      const float* norm = head < HEADS ? weights.query_norm : weights.key_norm;
-      normalise<HEAD_SIZE, Norm::RMS>(values, {norm, nullptr}, NORM_EPS, values);
-    }
-    if constexpr (ROTATED > 0) {
-      constexpr int HALF = ROTATED / 2;
-      rotate(values, weights_.cos + position * HALF, weights_.sin + position * HALF);
-    }
-  }
-  const LayerCache cache = layer_cache(static_cast<Cached*>(batch_.cache), batch_.blocks, layer);
-  const int offset = int(position % BLOCK_SIZE);
-  for (int head = 0; head < KV_HEADS; ++head) {
-    const size_t at = LayerCache::at(batch_.block(chunk, position), head);
-    write_key(cache.keys + at, offset, qkv + (HEADS + head) * HEAD_SIZE);
-    write_value(cache.values + at, offset, qkv + (HEADS + KV_HEADS + head) * HEAD_SIZE, ends);
-  }
+void Step::qkv(const LayerWeights& layer, int unit) {
+  const Units units = panels(QKV_OUTPUTS);
+  compute_panels<HIDDEN, HIDDEN_STRIDE, PANEL, LANES>(
+      x_.data(), int(batch_.tokens), layer.qkv, units.first(unit), units.last(unit),
+      [&](int row, int panel, const Vec(&sums)[2]) {
+        float* to = qkv_.data() + size_t(row) * QKV_STRIDE + panel * PANEL;
+        store(to, sums[0]);
+        store(to + LANES, sums[1]);
+      });
 }
 
 template <int INPUTS, int STRIDE>
-void Step::add_to_residual(const Act* x, const Linear& linear, Units units, int unit) {
+void Step::add_to_residual(const Act* x, int rows, const Linear<LayerWeight>& linear, int unit) {
+  const Units units = panels(HIDDEN);
   compute_panels<INPUTS, STRIDE, PANEL, LANES>(
-      x, int(batch_.tokens), linear, units.first(unit), units.last(unit),
+      x, rows, linear, units.first(unit), units.last(unit),
       [&](int row, int panel, const Vec(&sums)[2]) {
         float* to = residual_.data() + size_t(row) * HIDDEN_STRIDE + panel * PANEL;
         store(to, load(to) + sums[0]);
         store(to + LANES, load(to + LANES) + sums[1]);
       });
-}
-
-void Step::up(const LayerWeights& layer, int unit) {
-  const Act* x = ARRANGEMENT == Arrangement::PARALLEL_NORMS ? second_x_.data() : x_.data();
-  const Units units = panels(GATED ? 2 * INNER : INNER);
-  constexpr int STEP = GATED ? LANES : PANEL, SECOND = GATED ? INNER : LANES;
-  compute_panels<HIDDEN, HIDDEN_STRIDE, STEP, SECOND>(
-      x, int(batch_.tokens), layer.up, units.first(unit), units.last(unit),
-      [&](int row, int panel, const Vec(&sums)[2]) {
-        Act* to = inner_.data() + size_t(row) * INNER_STRIDE + panel * STEP;
-        const Vec first = activated<ACTIVATION>(sums[0]);
-        if constexpr (GATED) {
-          store(to, first * sums[1]);
-        } else {
-          store(to, first);
-          store(to + LANES, activated<ACTIVATION>(sums[1]));
-        }
-      });
-}
-
-void Step::finish(int row) {
-  const float* from = residual_.data() + size_t(batch_.rows[row]) * HIDDEN_STRIDE;
-  float both[2][HIDDEN_STRIDE];
-  std::copy(from, from + HIDDEN_STRIDE, both[0]);
-  if constexpr (ARRANGEMENT == Arrangement::POST_NORM)
-    normalise<HIDDEN, NORM_KIND>(both[0], weights_.layers[LAYERS - 1].feed_forward_norm, NORM_EPS,
-                                 both[0]);
-  if constexpr (FINAL_NORM) normalise<HIDDEN, NORM_KIND>(both[0], weights_.norm, NORM_EPS, both[0]);
-  std::copy(both[0], both[0] + HIDDEN, batch_.hidden + size_t(row) * HIDDEN);
 }
 
 }  // namespace fastgen

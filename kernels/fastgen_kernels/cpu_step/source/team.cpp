@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <climits>
+#include <stdexcept>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -14,7 +15,17 @@ constexpr int NONE = -1, STALE = -2;
 constexpr std::chrono::microseconds SPIN{50};
 constexpr int LOOKS = 32;  // between two looks at the clock
 
-uint64_t opened(uint32_t number, int units) { return uint64_t(number) << 32 | uint32_t(units); }
+// Bits of the first unit of what is open, and of the one behind it; a job's number has the rest.
+constexpr int BITS = 22;
+constexpr uint64_t MASK = (uint64_t(1) << BITS) - 1;
+
+uint64_t packed(uint32_t number, uint64_t first, uint64_t last) {
+  return uint64_t(number) << 2 * BITS | first << BITS | last;
+}
+
+bool is_of(uint64_t open, uint32_t number) {
+  return open >> 2 * BITS == packed(number, 0, 0) >> 2 * BITS;
+}
 
 // Tells the core that this is a waiting loop.
 void relax() {
@@ -30,7 +41,8 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
 
 }  // namespace
 
-Team::Team(int threads, int most_phases) : threads_(threads), phases_(most_phases) {}
+Team::Team(int threads, int most_phases)
+    : threads_(threads), phases_(most_phases), shares_(size_t(most_phases) * threads) {}
 
 Team::~Team() {
   if (process_ != getpid()) {
@@ -64,8 +76,12 @@ void Team::run(Job& job, const std::vector<int>& units) {
   job_ = &job;
   num_phases_ = int(units.size());
   for (size_t i = 0; i < units.size(); ++i) {
+    if (uint64_t(units[i]) > MASK) throw std::length_error("a phase has too many units");
     phases_[i].left = uint32_t(units[i]);
-    phases_[i].open = opened(number, units[i]);
+    const Shares shares{units[i], threads_};
+    for (int thread = 0; thread < threads_; ++thread)
+      shares_[i * threads_ + thread].open =
+          packed(number, shares.first(thread), shares.first(thread + 1));
   }
   number_ = number;
   wake(number_);
@@ -87,7 +103,7 @@ void Team::take_part(uint32_t number, int thread) {
   for (int i = 0; i < num_phases_; ++i) {
     Phase& phase = phases_[i];
     int unit;
-    while ((unit = take(phase, number)) >= 0) {
+    while ((unit = take(i, number, thread)) >= 0) {
       job_.load()->work(i, unit, thread);
       if (--phase.left == 0) wake(phase.left);
     }
@@ -96,12 +112,24 @@ void Team::take_part(uint32_t number, int thread) {
   }
 }
 
-int Team::take(Phase& phase, uint32_t number) {
-  uint64_t open = phase.open.load();
+int Team::take(int phase, uint32_t number, int thread) {
+  for (int i = 0; i < threads_; ++i) {
+    Share& share = shares_[size_t(phase) * threads_ + (thread + i) % threads_];
+    const int unit = take_from(share, number, i == 0);
+    if (unit != NONE) return unit;
+  }
+  return NONE;
+}
+
+// The first unit of an own share, the last of another's.
+int Team::take_from(Share& share, uint32_t number, bool own) {
+  uint64_t open = share.open.load();
   while (true) {
-    if (uint32_t(open >> 32) != number) return STALE;
-    if (uint32_t(open) == 0) return NONE;
-    if (phase.open.compare_exchange_weak(open, open - 1)) return int(uint32_t(open)) - 1;
+    if (!is_of(open, number)) return STALE;
+    const uint64_t first = open >> BITS & MASK, last = open & MASK;
+    if (first == last) return NONE;
+    const uint64_t rest = own ? packed(number, first + 1, last) : packed(number, first, last - 1);
+    if (share.open.compare_exchange_weak(open, rest)) return int(own ? first : last - 1);
   }
 }
 
