@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from fastgen_api.names import Port, StartupFailure
-from fastgen_api.spec import BudgetMode, DType, Quantization, most_step_tokens
+from fastgen_api.spec import BudgetMode, DType, Quantization, Speculation, most_step_tokens
 from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.startup_error import StartupError
 
@@ -27,9 +27,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a replica.
 
     max_model_length: None for the model's own. token_budget: most tokens of a step; None for the
-    mode's own. tensor_parallel_size: processes that the model is split among. cpu_step: whether
-    CPUs compute a step as one op. metrics_port: where /metrics is served besides the HTTP port;
-    None for nowhere. metric_aliases: under whose names the load is told as well.
+    mode's own. speculation: how tokens are guessed. tensor_parallel_size: processes that the model
+    is split among. cpu_step: whether CPUs compute a step as one op. metrics_port: where /metrics is
+    served besides the HTTP port; None for nowhere. metric_aliases: under whose names the load is
+    told as well.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     token_budget_mode: BudgetMode = BudgetMode.AUTO
     token_budget: int | None = None
     prefix_caching: bool = True
+    speculation: Speculation = Speculation.NONE
     memory_percent: int = 90
     tensor_parallel_size: int = 1
     cpu_step: CpuStepUse = CpuStepUse.AUTO
@@ -107,6 +109,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     budget_tokens: int
     budget_mode: BudgetMode
     prefix_caching: bool
+    speculation: Speculation
     block_size: int
     memory_percent: int
     tensor_parallel_size: int

@@ -12,7 +12,7 @@ What a Job or an init container that runs it needs to know:
   redirect to another), HF_ENDPOINT, SSL_CERT_FILE, HTTPS_PROXY and NO_PROXY,
   FASTGEN_DOWNLOAD_STALL_SECONDS (30: longest silence of a connection) and
   FASTGEN_DOWNLOAD_PATIENCE_SECONDS (1800: longest time without a new byte, waits included).
-* `--config-map NAME --key KEY [--namespace NS]`: merges `names.DeliveryField`s into the ConfigMap,
+* `--config-map NAME --key KEY [--namespace NS]`: merges `DeliveryField`s into the ConfigMap,
   which must exist, with the pod's service account (verbs: get, patch). The first report has the
   state Downloading and clears what an earlier run left; the last has Delivered or Failed. While the
   download waits to try again, reason and message say why. PATH is relative to DIR and known
@@ -39,7 +39,8 @@ from typing import Annotated, Final
 
 import typer
 
-from fastgen_api.names import DeliveryState, StartupFailure
+from fastgen_api.delivery import DeliveryState
+from fastgen_api.names import StartupFailure
 from fastgen_runtime.log import log_event, log_problem, start_logging
 from fastgen_runtime.sources.config_map import ACCOUNT_FOLDER, ConfigMap
 from fastgen_runtime.sources.deliver import SCHEMES, Order, deliver

@@ -100,6 +100,7 @@ def load_engine(
         max_length=config.max_length,
         budget_mode=config.budget_mode,
         prefix_caching=config.prefix_caching,
+        speculation=config.speculation,
     )
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
     grammars.wait_until_loaded()
@@ -187,6 +188,8 @@ def _report(num_commands: int, load: Load, done: Beat) -> Report:
         num_cached_tokens=done.num_cached_tokens,
         predicted_seconds=done.predicted_seconds,
         budget_tokens=done.budget_tokens,
+        num_drafted_tokens=done.committed.num_drafted,
+        num_accepted_tokens=done.committed.num_accepted,
     )
 
 

@@ -221,6 +221,7 @@ def _engine_config(config: Config, checkpoint: Checkpoint, address: str) -> Engi
         budget_tokens=config.budget_tokens,
         budget_mode=config.token_budget_mode,
         prefix_caching=config.prefix_caching,
+        speculation=config.speculation,
         block_size=config.kv_block_size,
         memory_percent=config.memory_percent,
         tensor_parallel_size=config.tensor_parallel_size,

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
 from fastgen_api.names import StartupFailure
-from fastgen_api.spec import BudgetMode, DType, Quantization, most_step_tokens
+from fastgen_api.spec import BudgetMode, DType, Quantization, Speculation, most_step_tokens
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.engine import Engine, Load
 from fastgen_runtime.engine.plan import Limits
@@ -19,7 +19,8 @@ from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import TokenLogprobs
 from fastgen_runtime.front.admission import new_request
 from fastgen_runtime.front.answer import Answer
-from fastgen_runtime.front.generation import Generation, RequestError, check, invalid
+from fastgen_runtime.front.generation import Generation, RequestError, invalid
+from fastgen_runtime.front.generation_check import check
 from fastgen_runtime.models.capacity import model_length
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 from fastgen_runtime.script_parameters import (
@@ -33,7 +34,7 @@ from fastgen_runtime.startup_error import StartupError
 from fastgen_runtime.text.detokenizer import Vocabulary
 from fastgen_runtime.text.tokenizer import num_token_ids
 
-_Choice = TypeVar("_Choice", DType, Quantization, BudgetMode, CpuStepUse)
+_Choice = TypeVar("_Choice", DType, Quantization, BudgetMode, CpuStepUse, Speculation)
 _QUEUE: Final = 1 << 20
 """Prompts of one call that may wait: the caller waits anyway."""
 
@@ -219,6 +220,7 @@ def load_pipeline(
     token_budget_mode: str = BudgetMode.FIXED,
     token_budget: int | None = None,
     prefix_caching: bool = True,
+    speculation: str = Speculation.NONE,
     memory_percent: int = 50,
     tensor_parallel_size: int = 1,
     cpu_step: str = CpuStepUse.AUTO,
@@ -252,6 +254,7 @@ def load_pipeline(
         max_length=model_length(checkpoint.config, max_model_length),
         budget_mode=mode,
         prefix_caching=prefix_caching,
+        speculation=_one_of(Speculation, "speculation", speculation),
     )
     config = replace(config, vocabulary=num_token_ids(checkpoint.tokenizer))
     runner = Runner.load(checkpoint, config)

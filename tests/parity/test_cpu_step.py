@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import pytest
 import torch
+from answered import answers_of
 from model_pair import ModelPair
 from tiny_models import TINY_MODELS
 
-from fastgen_api.spec import DType
+from fastgen_api.spec import DType, Quantization
 from fastgen_kernels.cpu_step.isa import isa_of
 from fastgen_runtime.device.cpu_path import StepForward
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.engine import Engine
 from fastgen_runtime.engine.plan import Limits
-from fastgen_runtime.engine.request import NewRequest
 from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import Sampling
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs
 
 WIDE: Final = {"hidden_size": 96, "intermediate_size": 96}
 """Six heads of 16 dimensions: the op has no smaller ones."""
+EXPERTS: Final = WIDE | {"head_dim": 16, "moe_intermediate_size": 32}
 MODELS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "tied, windows, biases": (
         "qwen3, biases, layer types",
@@ -40,14 +41,12 @@ MODELS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "parallel, one key head": ("falcon, 7b", {"hidden_size": 96}),
     "parallel, two norms": ("falcon, 40b", {"hidden_size": 96}),
     "rotated in part": ("gpt-neox", {}),
+    "experts": ("mixtral", WIDE),
+    "experts, stacked": ("mixtral, stacked", WIDE | {"head_dim": 16}),
+    "experts, then a dense layer": ("qwen3-moe", EXPERTS | {"mlp_only_layers": [1]}),
+    "experts after a dense layer, tied": ("qwen3-moe, a dense layer", EXPERTS),
 }
 NUM_TOKENS: Final = 24
-PROMPTS: Final = (
-    "The capital of France is",
-    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
-    "def fibonacci(n):",
-    "Three reasons to learn to cook: first,",
-)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -88,20 +87,11 @@ def generate(
         expected_output_tokens=1,
     )
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
-    answers: dict[str, list[int]] = {}
-    for number, prompt in enumerate(PROMPTS):
-        token_ids = checkpoint.tokenizer.encode(prompt).ids
-        new = NewRequest(str(number), token_ids, NUM_TOKENS, sampling, ignore_eos=True)
-        assert engine.add(new) is None
-        answers[str(number)] = []
-    while engine.has_work:
-        for token in engine.step().committed.tokens:
-            answers[token.request_id].append(token.token_id)
-        engine.check()
-    return list(answers.values()), engine.load().num_preemptions
+    answers = answers_of(engine, checkpoint, NUM_TOKENS, sampling)
+    return answers, engine.load().num_preemptions
 
 
-def runner_of(checkpoint: Checkpoint, cpu_step: CpuStepUse) -> Runner:
+def runner_of(checkpoint: Checkpoint, cpu_step: CpuStepUse, quantization: Quantization) -> Runner:
     """Five blocks of 16 tokens, too few for all the answers, poisoned with NaN."""
     config = RunnerConfig(
         dtype=DType.FLOAT32,
@@ -111,6 +101,7 @@ def runner_of(checkpoint: Checkpoint, cpu_step: CpuStepUse) -> Runner:
         max_step_tokens=32,
         threads=2,
         cpu_step=cpu_step,
+        quantization=quantization,
     )
     runner = Runner.load(checkpoint, config)
     runner.cache.fill_(torch.nan)
@@ -122,10 +113,14 @@ def checkpoint(smollm2_path: Path) -> Checkpoint:
     return open_checkpoint(smollm2_path)
 
 
-@pytest.fixture(scope="module")
-def runners(checkpoint: Checkpoint) -> Iterator[tuple[Runner, Runner]]:
+@pytest.fixture(scope="module", params=[Quantization.NONE, Quantization.INT8])
+def runners(
+    request: pytest.FixtureRequest, checkpoint: Checkpoint
+) -> Iterator[tuple[Runner, Runner]]:
     """By the kernels, and by the op."""
-    by_kernels, by_op = (runner_of(checkpoint, use) for use in (CpuStepUse.OFF, CpuStepUse.AUTO))
+    by_kernels, by_op = (
+        runner_of(checkpoint, use, request.param) for use in (CpuStepUse.OFF, CpuStepUse.AUTO)
+    )
     assert isinstance(by_op._forward, StepForward), "the op was not used"
     yield by_kernels, by_op
     by_op.close()

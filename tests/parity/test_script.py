@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def pipe(smollm2_path: Path) -> Pipeline:
     return fastgen_runtime.pipeline(
         str(smollm2_path),
+        dtype="Float32",
         max_model_length=256,
         max_concurrent_requests=3,
         kv_block_size=16,

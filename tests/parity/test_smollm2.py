@@ -8,6 +8,7 @@ import pytest
 import torch
 from greedy_reference import PROMPTS, greedy_ids, reference_model, reference_tokenizer
 
+from fastgen_api.spec import DType
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.step import Chunk, Sampling, Step
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
@@ -25,7 +26,9 @@ def checkpoint(smollm2_path: Path) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def runner(checkpoint: Checkpoint) -> Runner:
-    config = RunnerConfig(block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS, threads=1)
+    config = RunnerConfig(
+        dtype=DType.FLOAT32, block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS, threads=1
+    )
     return Runner.load(checkpoint, config)
 
 

@@ -15,6 +15,7 @@ from tiny_models import TINY_MODELS, VOCABULARY
 
 import fastgen_runtime
 from fastgen_api.names import StartupFailure
+from fastgen_api.spec import DType
 from fastgen_runtime.device import ranks
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.engine import Engine
@@ -32,10 +33,8 @@ NAMES = (
     "gpt-neox",
 )
 Told = tuple[list[int], list[TokenLogprobs]]
-ONE = RunnerConfig(block_size=8, num_blocks=40, max_model_length=64, threads=1)
-TWO = RunnerConfig(
-    block_size=8, num_blocks=40, max_model_length=64, threads=1, tensor_parallel_size=2
-)
+ONE = RunnerConfig(dtype=DType.FLOAT32, block_size=8, num_blocks=40, max_model_length=64, threads=1)
+TWO = replace(ONE, tensor_parallel_size=2)
 CHUNK = Chunk("a", [3, 4, 5], 0, [0], Sampling(temperature=0))
 
 

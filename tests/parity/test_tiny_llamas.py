@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from fastgen_api.spec import DType
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.step import Chunk
 from fastgen_runtime.models.checkpoint import open_checkpoint
@@ -37,7 +38,7 @@ def save(folder: Path, options: dict[str, Any], **how: Any) -> LlamaForCausalLM:
 
 
 def load(folder: Path, block_size: int = 16) -> Runner:
-    config = RunnerConfig(block_size=block_size, num_blocks=24, threads=1)
+    config = RunnerConfig(dtype=DType.FLOAT32, block_size=block_size, num_blocks=24, threads=1)
     runner = Runner.load(open_checkpoint(folder), config)
     runner.cache.fill_(torch.nan)
     return runner

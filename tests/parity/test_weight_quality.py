@@ -1,12 +1,17 @@
-"""SmolLM2 with weights of 8 bits reads a text almost as it does without."""
+"""SmolLM2 reads a text almost as well where less is kept of its numbers."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from fastgen_api.spec import DType, Quantization
+from fastgen_kernels.cpu_step.isa import isa_of
 from fastgen_runtime.device.runner import Runner, RunnerConfig
+from fastgen_runtime.engine import cores
+from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import Chunk, Step, TokenLogprobs
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
@@ -29,10 +34,10 @@ def checkpoint(smollm2_path: Path) -> Checkpoint:
     return open_checkpoint(smollm2_path)
 
 
-def read(checkpoint: Checkpoint, quantization: Quantization) -> tuple[TokenLogprobs, ...]:
-    """What the model thought of each token of the text but the first."""
+def read(checkpoint: Checkpoint, **settings: Any) -> tuple[TokenLogprobs, ...]:
+    """What the model thought of each token of the text but the first; settings: RunnerConfig's."""
     ids = checkpoint.tokenizer.encode(TEXT).ids
-    config = RunnerConfig(dtype=DType.FLOAT32, quantization=quantization, num_blocks=8)
+    config = replace(RunnerConfig(dtype=DType.FLOAT32, num_blocks=8), **settings)
     runner = Runner.load(checkpoint, config)
     chunk = Chunk("r", ids, 0, range(8), None, num_prompt_logprobs=1, targets=ids[1:])
     (result,) = runner.run(Step((chunk,)))
@@ -44,9 +49,22 @@ def perplexity(told: tuple[TokenLogprobs, ...]) -> float:
     return math.exp(-sum(each.logprob for each in told) / len(told))
 
 
-def test_int8_is_as_good_a_reader(checkpoint: Checkpoint) -> None:
-    exact = read(checkpoint, Quantization.NONE)
-    rounded = read(checkpoint, Quantization.INT8)
+needs_op = pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs AVX2")
+BY_OP: Final = {"dtype": DType.BFLOAT16, "cpu_step": CpuStepUse.AUTO}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"quantization": Quantization.INT8}, id="int8"),
+        pytest.param(BY_OP, id="bfloat16 by the op", marks=needs_op),
+        pytest.param(
+            BY_OP | {"quantization": Quantization.INT8}, id="int8 by the op", marks=needs_op
+        ),
+    ],
+)
+def test_it_is_as_good_a_reader(checkpoint: Checkpoint, settings: dict[str, Any]) -> None:
+    exact, rounded = read(checkpoint), read(checkpoint, **settings)
     same = sum(one.top[0][0] == two.top[0][0] for one, two in zip(exact, rounded, strict=True))
     worse = perplexity(rounded) / perplexity(exact)
     print(

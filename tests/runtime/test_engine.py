@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from answered import PROMPTS, answers_of
 
 from fastgen_api.spec import DType
 from fastgen_runtime.device.runner import Runner, RunnerConfig
@@ -13,12 +14,6 @@ from fastgen_runtime.engine.step import Sampling
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 NUM_TOKENS = 12
-PROMPTS = [
-    "The capital of France is",
-    "Once upon a time, in a small village by the sea, there lived an old fisherman who",
-    "def fibonacci(n):",
-    "Three reasons to learn to cook: first,",
-]
 
 
 @pytest.fixture(scope="module")
@@ -41,24 +36,15 @@ def runner(checkpoint: Checkpoint) -> Runner:
 
 
 def generate(
-    runner: Runner, checkpoint: Checkpoint, limits: Limits, prompts: list[str], sampling: Sampling
+    runner: Runner, checkpoint: Checkpoint, limits: Limits, sampling: Sampling
 ) -> tuple[list[list[int]], int]:
     """Each prompt's tokens, all asked for at once, and how often one was preempted."""
     engine = Engine(runner, limits, checkpoint.eos_token_ids)
-    answers: dict[str, list[int]] = {}
-    for number, prompt in enumerate(prompts):
-        token_ids = checkpoint.tokenizer.encode(prompt).ids
-        new = NewRequest(str(number), token_ids, NUM_TOKENS, sampling, ignore_eos=True)
-        assert engine.add(new) is None
-        answers[str(number)] = []
-    while engine.has_work:
-        for token in engine.step().committed.tokens:
-            answers[token.request_id].append(token.token_id)
-        engine.check()
+    answers = answers_of(engine, checkpoint, NUM_TOKENS, sampling)
     load = engine.load()
     assert (load.num_running, load.num_waiting, load.num_owed) == (0, 0, 0)
     assert load.num_free_blocks == runner.num_blocks
-    return [answers[str(number)] for number in range(len(prompts))], load.num_preemptions
+    return answers, load.num_preemptions
 
 
 @pytest.mark.parametrize(
@@ -86,8 +72,8 @@ def test_preempted_requests_say_what_they_say_alone(
     greedy = Limits(
         budget_tokens=32, max_running=4, max_waiting=8, max_length=52, expected_output_tokens=1
     )
-    alone, none = generate(runner, checkpoint, careful, PROMPTS, sampling)
-    together, preemptions = generate(runner, checkpoint, greedy, PROMPTS, sampling)
+    alone, none = generate(runner, checkpoint, careful, sampling)
+    together, preemptions = generate(runner, checkpoint, greedy, sampling)
     assert none == 0
     assert preemptions > 0
     assert together == alone

@@ -15,12 +15,19 @@ from fastgen_kernels.cpu_step.compiler import COMPILERS, Built, CompileError, bu
 from fastgen_kernels.cpu_step.description import Element, StepModel
 from fastgen_kernels.cpu_step.isa import Isa
 from fastgen_kernels.cpu_step.step import CpuStep
-from fastgen_kernels.cpu_step.weights import PackedLinear, Packer, StepLayer, StepWeights
+from fastgen_kernels.cpu_step.weights import (
+    PackedLinear,
+    Packer,
+    StepLayer,
+    StepMixture,
+    StepWeights,
+)
 from fastgen_kernels.dispatch import Kernels
 from fastgen_kernels.ragged import Integers, RaggedBatch
+from fastgen_kernels.torch_twins.quantized import WeightFormat
 from fastgen_runtime.device.rotary import angle_tables
 from fastgen_runtime.device.step_model import step_model
-from fastgen_runtime.device.weights import FeedForward, LayerWeights, Norm, Weights, load_weights
+from fastgen_runtime.device.weights import LayerWeights, Mixture, Norm, Weights, load_weights
 from fastgen_runtime.engine.runner_config import RunnerConfig
 from fastgen_runtime.log import log_event, log_warning
 from fastgen_runtime.models.capacity import mib
@@ -53,14 +60,20 @@ class CpuPath:
         max_positions: int,
     ) -> StepWeights:
         """Reads and packs a tensor at a time; raises ModelError. max_positions: see `Model`."""
-        pack: Any = Packer(self.model.weights).linear  # what it makes is kept, never called
+        packer: Any = Packer(self.model)  # what it makes is kept, never called
         dtype = torch.bfloat16 if self.model.weights is Element.BF16 else torch.float32
         weights = load_weights(
             config,
             tensors,
-            replace(kernels, pack_linear=pack),
+            replace(
+                kernels,
+                pack_linear=packer.linear,
+                pack_quantized=packer.quantized,
+                pack_experts=packer.experts,
+            ),
             dtype,
             torch.device("cpu"),
+            form=None if self.model.int8_group is None else WeightFormat.INT8,
         )
         return step_weights(config, weights, max_positions)
 
@@ -86,11 +99,17 @@ class StepForward:
 
 
 def find_cpu_path(
-    config: ModelConfig, runner: RunnerConfig, cpu_flags: frozenset[str]
+    config: ModelConfig,
+    runner: RunnerConfig,
+    cpu_flags: frozenset[str],
+    form: WeightFormat | None = None,
 ) -> CpuPath | None:
-    """Compiles where nobody has before; None, with a warning that says why, where it cannot be."""
+    """Compiles where nobody has before; None, with a warning that says why, where it cannot be.
+
+    form: of the weights of layers and output layer; None: in the dtype.
+    """
     found = step_model(
-        config, runner.dtype, runner.block_size, runner.tensor_parallel_size, cpu_flags
+        config, runner.dtype, runner.block_size, runner.tensor_parallel_size, cpu_flags, form
     )
     if isinstance(found, str):
         log_warning(_FALLBACK, why=found)
@@ -134,14 +153,16 @@ def step_weights(config: ModelConfig, weights: Weights, max_positions: int) -> S
         positions = positions[config.position_offset or 0 :]
     cos, sin = angle_tables(config, max_positions) or (None, None)
     norm, norm_bias = _parts(weights.norm)
+    lm_head = _packed(weights.lm_head)
+    # A tied embedding's rows are read from the packed output layer, unless that is rounded.
+    is_shared = config.tied_embeddings and lm_head.scales is None
     return StepWeights(
-        # A tied embedding's rows are read from the packed output layer.
-        embedding=None if config.tied_embeddings else weights.embedding,
+        embedding=None if is_shared else weights.embedding,
         positions=positions,
         layers=tuple(map(_layer, weights.layers)),
         norm=norm,
         norm_bias=norm_bias,
-        lm_head=_packed(weights.lm_head),
+        lm_head=lm_head,
         cos=cos,
         sin=sin,
     )
@@ -149,8 +170,6 @@ def step_weights(config: ModelConfig, weights: Weights, max_positions: int) -> S
 
 def _layer(layer: LayerWeights) -> StepLayer:
     fed = layer.feed_forward
-    if not isinstance(fed, FeedForward):
-        raise TypeError("the op computes no mixture of experts")
     before_feed, before_feed_bias = _parts(layer.feed_forward_norm)
     return StepLayer(
         attention_norm=layer.attention_norm.weight,
@@ -161,8 +180,9 @@ def _layer(layer: LayerWeights) -> StepLayer:
         output=_packed(layer.output),
         feed_forward_norm=before_feed,
         feed_forward_norm_bias=before_feed_bias,
-        up=_packed(fed.up),
-        down=_packed(fed.down),
+        up=None if isinstance(fed, Mixture) else _packed(fed.up),
+        down=None if isinstance(fed, Mixture) else _packed(fed.down),
+        mixture=StepMixture(_packed(fed.router), fed.experts) if isinstance(fed, Mixture) else None,
     )
 
 

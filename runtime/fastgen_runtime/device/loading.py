@@ -11,6 +11,7 @@ from fastgen_api.spec import DType
 from fastgen_kernels.dispatch import kernels_for
 from fastgen_kernels.gpu_limits import check
 from fastgen_kernels.heads import Heads
+from fastgen_kernels.large_pages import large_pages
 from fastgen_kernels.torch_twins.linear import can_pack
 from fastgen_runtime.device.cpu_path import StepForward, find_cpu_path
 from fastgen_runtime.device.forward import Forward, ModelForward
@@ -73,10 +74,12 @@ class Loader:
         flags = cores.cpu_flags()
         self._form = weight_format(config.quantization, found, checkpoint.config)
         self._cpu_path = None
-        if not on_gpu and self._form is not None:
-            log_warning("on CPUs weights of 8 bits save memory, and steps take longer")
-        elif not on_gpu and config.cpu_step is CpuStepUse.AUTO and rank == 0:
-            self._cpu_path = find_cpu_path(checkpoint.config, config, flags)
+        if not on_gpu and config.cpu_step is CpuStepUse.AUTO and rank == 0:
+            self._cpu_path = find_cpu_path(checkpoint.config, config, flags, self._form)
+        if not on_gpu and self._cpu_path is None and self._form is not None and rank == 0:
+            log_warning(
+                "kernel by kernel, CPUs save memory by weights of 8 bits, and steps take longer"
+            )
         self._resolved = resolve_dtype(config.dtype, flags, on_gpu=on_gpu)
         if self._cpu_path is not None:
             self._resolved = self._cpu_path.dtype
@@ -175,7 +178,9 @@ class Loader:
             model.num_layers, 2, num_blocks, self._config.block_size,
             model.num_kv_heads, model.head_dim,
         )  # fmt: skip
-        # Not zeroed: pages that no request has used yet cost no memory.
+        # Pages of either that no request has used yet cost no memory.
+        if self.device.type == "cpu":
+            return large_pages(shape, self._dtype)
         return torch.empty(shape, dtype=self._dtype, device=self.device)
 
     @torch.inference_mode()

@@ -41,25 +41,27 @@ _STOP_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
-class _Member:
-    """failure: its last words, if it had any."""
+class Member:
+    """Another rank as rank 0 knows it. loaded, failure: what it has said; last words come last."""
 
     rank: int
     process: "subprocess.Popen[bytes]"
     connection: Connection
+    loaded: Loaded | None = None
     failure: Failed | None = None
 
-    def listen(self, wait_seconds: float = 0) -> Loaded | None:
-        """Takes in a message that is here; last words are kept, and nothing follows them."""
+    def listen(self, wait_seconds: float = 0) -> None:
+        """Takes in a message that is here, and keeps it: whoever listens may wait for another."""
         if self.failure is not None or not self.connection.has_message(wait_seconds):
-            return None
+            return
         try:
             message = self.connection.receive()
         except (EOFError, OSError):
-            return None
-        if isinstance(message, Failed):
+            return
+        if isinstance(message, Loaded):
+            self.loaded = message
+        elif isinstance(message, Failed):
             self.failure = message
-        return message if isinstance(message, Loaded) else None
 
     def how_it_ended(self) -> str | None:
         """In words; None while it runs, or ends because others did."""
@@ -77,7 +79,7 @@ class _Member:
 class Ranks:
     """Ranks 1, 2, … as processes of their own; they end when this does, or its process."""
 
-    def __init__(self, members: tuple[_Member, ...], group: Group) -> None:
+    def __init__(self, members: tuple[Member, ...], group: Group) -> None:
         self._members = members
         self._group = group
         self.close = weakref.finalize(self, _end, members, group)
@@ -110,9 +112,10 @@ class Ranks:
         """Bytes that each rank holds with its weights; raises StartupError."""
         residents = []
         for member in self._members:
-            while (loaded := member.listen(_BLAME_SECONDS)) is None:
+            while member.loaded is None:
                 self._check_start()
-            residents.append(loaded.resident_bytes)
+                member.listen(_BLAME_SECONDS)
+            residents.append(member.loaded.resident_bytes)
         return residents
 
     def begin(self, num_blocks: int) -> None:
@@ -180,7 +183,7 @@ class Ranks:
         return RankError(f"the ranks lost one another: {error}")
 
 
-def _start_member(config: RankConfig) -> _Member:
+def _start_member(config: RankConfig) -> Member:
     ours, theirs = socket.socketpair()
     with theirs:
         # One that is stopped reads nothing: a step that does not fit its buffer must not wait.
@@ -192,10 +195,10 @@ def _start_member(config: RankConfig) -> _Member:
             stdout=subprocess.DEVNULL,
             pass_fds=(told.socket, told.rendezvous),
         )
-    return _Member(config.rank, process, Connection(ours))
+    return Member(config.rank, process, Connection(ours))
 
 
-def _end(members: tuple[_Member, ...], group: Group) -> None:
+def _end(members: tuple[Member, ...], group: Group) -> None:
     """A rank ends when its socket is closed; one that cannot is killed."""
     for member in members:
         member.connection.close()

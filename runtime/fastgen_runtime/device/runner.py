@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from fastgen_kernels.ragged import Integers, RaggedBatch
 from fastgen_runtime.device.forward import Forward
 from fastgen_runtime.device.loading import Loader
 from fastgen_runtime.device.ranks import Ranks
-from fastgen_runtime.device.sampler import draw_of
+from fastgen_runtime.device.sampler import draws_of
 from fastgen_runtime.engine import cores
 from fastgen_runtime.engine.runner_config import RunnerConfig
 from fastgen_runtime.engine.step import Chunk, ChunkResult, Sampling, Step, TokenLogprobs
@@ -123,7 +124,7 @@ class Runner:
         told = [row for row, chunk in enumerate(chunks) if chunk.num_prompt_logprobs is not None]
         ends = np.cumsum([len(chunk.token_ids) for chunk in chunks])
         rows = [
-            ends[wanted] - 1,
+            _drawn_rows(chunks, wanted, ends),
             *(
                 ends[row] - len(chunks[row].token_ids) + np.arange(len(chunks[row].targets))
                 for row in told
@@ -149,18 +150,23 @@ class Runner:
         return self._logits(self._hidden(chunks, ends[wanted] - 1))
 
     def _draw(self, chunks: list[Chunk], wanted: list[int], hidden: Tensor) -> list[ChunkResult]:
-        """The next tokens of the chunks at `wanted`, whose last hidden states are given."""
-        drawn = [(chunk, chunk.sampling) for chunk in (chunks[row] for row in wanted)]
-        draws = [draw_of(chunk, sampling) for chunk, sampling in drawn if sampling is not None]
+        """The next tokens of the chunks at `wanted`, whose `_drawn_rows` of states are given."""
+        drawn = [
+            (sampling, draws_of(chunk, sampling))
+            for chunk in (chunks[row] for row in wanted)
+            if (sampling := chunk.sampling) is not None
+        ]
+        draws = [draw for _, several in drawn for draw in several]
         if not draws:
             return []
         logits = self._logits(hidden)
         tokens = self._kernels.sample(logits, draws, self._vocabulary)
-        told = self._told(logits, tokens, [sampling for _, sampling in drawn])
-        return [
-            _NOT_FINITE if token is None else ChunkResult(token, told.get(row))
-            for row, token in enumerate(tokens)
-        ]
+        firsts = accumulate((len(several) for _, several in drawn), initial=0)
+        # Chunks whose log probabilities are told have no guesses.
+        told = self._told(
+            logits, tokens, [sampling for sampling, several in drawn for _ in several]
+        )
+        return [_result(tokens[first:end], told.get(first)) for first, end in pairwise(firsts)]
 
     def _told(
         self, logits: Tensor, tokens: list[int | None], samplings: Sequence[Sampling | None]
@@ -252,6 +258,24 @@ class Runner:
                 raise ValueError(f"request {chunk.request_id}: a block does not exist")
             if len(chunk.targets) > len(chunk.token_ids):
                 raise ValueError(f"request {chunk.request_id}: more targets than tokens")
+
+
+def _drawn_rows(chunks: list[Chunk], wanted: list[int], ends: Integers) -> Integers:
+    """The rows of a step after which tokens are drawn: as `draws_of`, for each of `wanted`."""
+    counts = np.array([1 + chunks[row].num_drafted for row in wanted], np.int64)
+    return np.repeat(ends[wanted] - np.cumsum(counts), counts) + np.arange(counts.sum())
+
+
+def _result(tokens: Sequence[int | None], logprobs: TokenLogprobs | None) -> ChunkResult:
+    """tokens: a chunk's, in order; what comes after one that is no finite number says nothing."""
+    if tokens[0] is None:
+        return _NOT_FINITE
+    further: list[int] = []
+    for token in tokens[1:]:
+        if token is None:
+            break
+        further.append(token)
+    return ChunkResult(tokens[0], logprobs, further_token_ids=further)
 
 
 def _rank(chunk: Chunk) -> tuple[bool, int]:

@@ -1,8 +1,18 @@
 """Turns a chunk's sampling settings into a draw: its randomness is of seed and position only."""
 
+from dataclasses import replace
+
 from fastgen_kernels.torch_twins.adjustment import Adjustment
 from fastgen_kernels.torch_twins.sampling import Draw
 from fastgen_runtime.engine.step import Chunk, Sampling
+
+
+def draws_of(chunk: Chunk, sampling: Sampling) -> list[Draw]:
+    """The draws for the tokens after the last `num_drafted + 1` of the chunk."""
+    end = chunk.start + len(chunk.token_ids)
+    last = draw_of(chunk, sampling)
+    before = range(end - chunk.num_drafted, end)
+    return [*(replace(last, position=position) for position in before), last]
 
 
 def draw_of(chunk: Chunk, sampling: Sampling) -> Draw:

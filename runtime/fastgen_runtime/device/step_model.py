@@ -3,9 +3,17 @@
 from typing import Final
 
 from fastgen_api.spec import DType
-from fastgen_kernels.cpu_step.description import Arrangement, Element, NormKind, StepModel
+from fastgen_kernels.cpu_step.description import (
+    Arrangement,
+    Element,
+    NormKind,
+    StepExperts,
+    StepModel,
+)
 from fastgen_kernels.cpu_step.isa import Isa, isa_of
-from fastgen_runtime.models.model_config import ModelConfig
+from fastgen_kernels.torch_twins.quantized import WeightFormat
+from fastgen_runtime.models.capacity import WEIGHT_GROUP
+from fastgen_runtime.models.model_config import Experts, ModelConfig
 
 _ELEMENTS: Final = {DType.FLOAT32: Element.FP32, DType.BFLOAT16: Element.BF16}
 
@@ -28,17 +36,21 @@ def step_model(
     block_size: int,
     ranks: int,
     cpu_flags: frozenset[str],
+    form: WeightFormat | None = None,
 ) -> tuple[StepModel, Isa, DType] | str:
-    """The description that the step is compiled for, or in words why there is none."""
+    """The description that the step is compiled for, or in words why there is none.
+
+    form: of the weights of layers and output layer; None: in the dtype.
+    """
     isa = isa_of(cpu_flags)
     if isa is None:
         return "the CPU has no AVX2"
     if ranks > 1:
         return "the model is split among ranks"
-    if config.experts is not None:
-        return "the model is a mixture of experts"
     if config.embedding_size not in (None, config.hidden_size):
         return "the model's embedding has another width than its layers"
+    if form not in (None, WeightFormat.INT8):
+        return f"it does not compute with weights in {form}"
     dtype = step_dtype(wanted, config.dtype, isa)
     element = _ELEMENTS.get(dtype)
     if element is None:
@@ -57,6 +69,7 @@ def step_model(
         block_size=block_size,
         weights=element,
         cache=element,
+        int8_group=WEIGHT_GROUP if form is WeightFormat.INT8 else None,
         windows=tuple(map(config.window, range(config.num_layers))),
         norm=NormKind(config.norm.value),
         arrangement=Arrangement(config.block.value),
@@ -64,5 +77,12 @@ def step_model(
         gated=config.gated,
         query_key_norm=config.query_key_norm,
         final_norm=config.final_norm,
+        experts=None if config.experts is None else _experts(config.experts),
     )
     return model.unsupported(isa) or (model, isa, dtype)
+
+
+def _experts(experts: Experts) -> StepExperts:
+    return StepExperts(
+        experts.count, experts.per_token, experts.intermediate_size, experts.renormalise
+    )

@@ -79,9 +79,13 @@ class WeightReader:
         ]
         weight = self.weight(parts, inputs, columns)
         offset = self._read(biases) if biases and add_bias else None
+        return self.packed(weight, offset, form)
+
+    def packed(self, weight: Tensor, bias: Tensor | None, form: WeightFormat | None) -> Linear:
+        """A layer of weight [outputs, inputs] and bias [outputs]; form: as `linear` has it."""
         if form is None:
-            return self._kernels.pack_linear(weight, offset)
-        return self._kernels.pack_quantized(quantize(weight, form, WEIGHT_GROUP), offset)
+            return self._kernels.pack_linear(weight, bias)
+        return self._kernels.pack_quantized(quantize(weight, form, WEIGHT_GROUP), bias)
 
     def weight(self, parts: Sequence[Part], inputs: int, columns: range | None = None) -> Tensor:
         """Weights [outputs, inputs] of a layer, as `linear` has them; raises ModelError."""

@@ -92,7 +92,8 @@ def load_weights(
 ) -> Weights:
     """Reads every tensor once, or this shard's part of it; config: the whole model's.
 
-    form: what the weights of attention and feed-forward layers are rounded to; None: not at all.
+    form: what the weights of attention, feed-forward and output layers are rounded to; None: not at
+    all. A tied embedding is not rounded.
     Raises ModelError naming what is missing, too many or misshapen.
     """
     names = tensor_names(config)
@@ -113,10 +114,10 @@ def load_weights(
     norm = loader.norm(base + names.final_norm) if config.final_norm else None
     if config.tied_embeddings:
         reader.unread.discard(f"{reader.head}.weight")  # a copy of the embedding, where stored
-        lm_head = kernels.pack_linear(embedding, None)
+        lm_head = reader.packed(embedding, None, form)
     else:
         head = Part(reader.head, config.vocab_size)
-        lm_head = reader.linear([head], width, bias=config.head_bias)
+        lm_head = reader.linear([head], width, bias=config.head_bias, form=form)
     if reader.unread:
         raise invalid(
             f"the checkpoint holds tensors that this model has no place for: "

@@ -78,7 +78,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     num_commands: commands carried out so far, so that the front knows which the load includes.
     num_cached_tokens: prompt tokens that the step's new requests found in the prefix cache.
     predicted_seconds: what the latency model expected of the step; None before it knows anything.
-    budget_tokens: the most tokens that the step could have had.
+    budget_tokens: the most tokens that the step could have had. num_drafted_tokens,
+    num_accepted_tokens: guessed tokens that were computed, and those of them that came.
     """
 
     num_commands: int
@@ -91,6 +92,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     num_cached_tokens: int = 0
     predicted_seconds: float | None = None
     budget_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 Event = Ready | StartFailed | EngineFailed | Refused | Report

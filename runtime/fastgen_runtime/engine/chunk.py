@@ -6,10 +6,16 @@ from fastgen_runtime.engine.request import Request
 from fastgen_runtime.engine.step import Chunk, Sampling, TokenMask
 
 
-def make_chunk(request: Request, piece: int, end_token_ids: Collection[int]) -> Chunk:
-    """The request's next `piece` tokens; its block table covers them already.
+def make_chunk(
+    request: Request,
+    piece: int,
+    end_token_ids: Collection[int],
+    drafted: Sequence[int] = (),
+) -> Chunk:
+    """The request's next `piece` tokens and `drafted`; its block table covers them already.
 
-    end_token_ids: the model's, which end an answer.
+    end_token_ids: the model's, which end an answer. drafted: guesses of what comes after its last
+    token, which the piece ends with.
     """
     new, start = request.new, request.num_computed
     end = start + piece
@@ -29,14 +35,16 @@ def make_chunk(request: Request, piece: int, end_token_ids: Collection[int]) -> 
             targets=targets,
         )
     mask = None if request.constraint is None else request.constraint.mask()
+    token_ids += drafted
     is_early = request.num_output_tokens < new.min_tokens
-    is_penalised = _needs_tokens(new.sampling)
+    is_penalised = needs_tokens(new.sampling)
     return Chunk(
         request.request_id,
         token_ids,
         start,
         block_ids,
         new.sampling,
+        num_drafted=len(drafted),
         # Copies of long requests in each step would cost more than all else here.
         prompt_token_ids=new.prompt_token_ids if is_penalised else (),
         output_token_ids=request.token_ids[request.num_prompt_tokens :] if is_penalised else (),
@@ -57,7 +65,8 @@ def _targets(request: Request, start: int, end: int) -> Sequence[int]:
     return request.token_ids[start + 1 : last + 1]
 
 
-def _needs_tokens(sampling: Sampling) -> bool:
+def needs_tokens(sampling: Sampling) -> bool:
+    """Whether the next token depends on how often others came before."""
     return (
         sampling.repetition_penalty != 1
         or sampling.frequency_penalty != 0

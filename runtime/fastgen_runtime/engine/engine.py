@@ -107,8 +107,9 @@ class Engine:
     def step(self) -> Beat:
         """Computes one step of what the requests owe."""
         begun = time.monotonic()
-        scheduled = self._scheduler.schedule(begun, self._budget(begun))
-        step, cost = scheduled.step, self._latency.cost
+        cost = self._latency.cost
+        scheduled = self._scheduler.schedule(begun, self._budget(begun), cost)
+        step = scheduled.step
         shape = shape_of(step)
         # Logits of a prompt's tokens are none of what a shape counts.
         is_usual = not any(chunk.targets for chunk in step.chunks)

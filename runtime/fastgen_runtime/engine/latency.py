@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fastgen_runtime.engine.step import Step
+from fastgen_runtime.engine.step import Chunk, Step
 
 _SCALES: Final = np.array([1.0, 64.0, 65536.0, 8.0])
 """So that the features of usual steps are of the same order."""
@@ -44,7 +44,15 @@ class StepShape:
 
 def shape_of(step: Step) -> StepShape:
     """The shape of a step."""
-    return shape_of_chunks((chunk.start, len(chunk.token_ids)) for chunk in step.chunks)
+    return shape_of_chunks(piece for chunk in step.chunks for piece in pieces_of(chunk))
+
+
+def pieces_of(chunk: Chunk) -> Iterable[tuple[int, int]]:
+    """A chunk as starts and numbers of tokens: guesses are as many answers', each with logits."""
+    length = len(chunk.token_ids)
+    if not chunk.num_drafted:
+        return ((chunk.start, length),)
+    return ((chunk.start + index, 1) for index in range(length))
 
 
 def shape_of_chunks(chunks: Iterable[tuple[int, int]]) -> StepShape:

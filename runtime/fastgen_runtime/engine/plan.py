@@ -8,7 +8,7 @@ budget. Requests that owe one token come first, then prompts fill the rest: Dyna
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from fastgen_api.spec import BudgetMode
+from fastgen_api.spec import BudgetMode, Speculation
 from fastgen_runtime.engine.blocks import BlockPool, blocks_for
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.outlook import LengthHistory, Outlook
@@ -21,7 +21,8 @@ class Limits:
     max_waiting: length of the queue. max_length: most tokens of a request, prompt and output.
     expected_output_tokens: how long an answer is taken to become before any have ended.
     budget_mode: Auto makes steps smaller where running streams would fall behind their pace.
-    prefix_caching: whether requests find the blocks of what others began with.
+    prefix_caching: whether requests find the blocks of what others began with. speculation: how
+    tokens are guessed before they are computed.
     """
 
     budget_tokens: int
@@ -31,6 +32,7 @@ class Limits:
     expected_output_tokens: int = 256
     budget_mode: BudgetMode = BudgetMode.FIXED
     prefix_caching: bool = True
+    speculation: Speculation = Speculation.NONE
 
     def __post_init__(self) -> None:
         # Each running request must get its token in each step, whatever the others do.

@@ -1,6 +1,6 @@
 """A request, as the scheduler sees it: tokens that are known and tokens that are computed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -8,7 +8,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from fastgen_runtime.engine.blocks import chain_digest
+from fastgen_runtime.engine.blocks import NO_PARENT, chain_digest, chain_start
+from fastgen_runtime.engine.lookup import Lookup
 from fastgen_runtime.engine.step import Sampling, TokenLogprobs, TokenMask
 
 Turn: TypeAlias = tuple[int, bool, float, int]
@@ -140,7 +141,8 @@ class Request:
     num_hits: how many of them it found there. num_cached: prompt tokens that it never had to
     compute. prompt_logprobs: of the prompt's tokens from the second on, as far as they are known.
     queue_seconds, first_token_at: None before the first chunk and token. forecast: output tokens
-    that it was taken to have when it arrived.
+    that it was taken to have when it arrived. lookup: where its next tokens are guessed from; None
+    where they are not.
     """
 
     new: NewRequest
@@ -163,6 +165,7 @@ class Request:
     queue_seconds: float | None = None
     first_token_at: float | None = None
     forecast: int = 0
+    lookup: Lookup | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.new.prompt_token_ids)
@@ -218,3 +221,24 @@ class Request:
 def turn_of(request: Request) -> Turn:
     """Its turn, for sorted lists."""
     return request.order
+
+
+def chain_of(new: NewRequest, prefix_caching: bool) -> bytes | None:
+    """What the digests of its blocks begin with; None: it shares no blocks."""
+    if prefix_caching:
+        return NO_PARENT
+    return chain_start(new.group) if new.group else None
+
+
+def finish_reason(
+    request: Request, token_id: int, eos_token_ids: Collection[int]
+) -> FinishReason | None:
+    """Why the token that a request has just got is its last one; a constraint takes it, too."""
+    is_complete = request.constraint is not None and request.constraint.accept(token_id)
+    if is_complete or token_id in request.new.stop_token_ids:
+        return FinishReason.STOP
+    if token_id in eos_token_ids and not request.new.ignore_eos:
+        return FinishReason.STOP
+    if request.num_output_tokens >= request.new.max_tokens:
+        return FinishReason.LENGTH
+    return None

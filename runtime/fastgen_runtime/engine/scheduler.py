@@ -1,34 +1,30 @@
 """The requests of an engine: which wait, which run, and the blocks that they hold."""
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from fastgen_runtime.engine.blocks import (
-    NO_PARENT,
-    BlockPool,
-    BlocksCorruptedError,
-    blocks_for,
-    chain_start,
-)
+from fastgen_runtime.engine.blocks import BlockPool
 from fastgen_runtime.engine.budget import Budget
 from fastgen_runtime.engine.chunk import make_chunk
 from fastgen_runtime.engine.deadlines import Deadlines
+from fastgen_runtime.engine.drafts import lookup_for, plan_drafts, taken
+from fastgen_runtime.engine.holdings import Holdings
 from fastgen_runtime.engine.latency import StepCost
 from fastgen_runtime.engine.lateness import Lateness
 from fastgen_runtime.engine.outlook import Forecast, LengthHistory
 from fastgen_runtime.engine.plan import Admission, Limits, schedule
 from fastgen_runtime.engine.request import (
     Constraint,
-    FinishReason,
     NewRequest,
     NewToken,
     Refusal,
     RefusalKind,
     Request,
     Started,
+    chain_of,
+    finish_reason,
     turn_of,
 )
 from fastgen_runtime.engine.step import Chunk, ChunkResult, Step
@@ -54,13 +50,16 @@ class Committed:
     """What a step brought. Tokens that were computed again after a preemption do not count, nor do
     prompt tokens that were in the cache.
 
-    failed: requests that could not go on; they are gone.
+    failed: requests that could not go on; they are gone. num_drafted, num_accepted: guessed tokens
+    that were computed, and those of them that came.
     """
 
     tokens: tuple[NewToken, ...]
     num_prompt_tokens: int
     num_output_tokens: int
     failed: tuple[tuple[str, Refusal], ...] = ()
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class Scheduler:
@@ -85,8 +84,7 @@ class Scheduler:
         self._lateness = Lateness()
         self._history = LengthHistory(limits.expected_output_tokens)
         self._forecast = Forecast(self._history)
-        # How many running requests found each block in the cache.
-        self._hits: Counter[int] = Counter()
+        self._holdings = Holdings(blocks)
 
     @property
     def running(self) -> Sequence[Request]:
@@ -132,7 +130,10 @@ class Scheduler:
                 f"{len(self._running)} requests run and {len(self._waiting)} wait, "
                 "which is all that this replica takes",
             )
-        request = Request(new, self._arrivals, constraint, self._chain(new), due, late_at)
+        request = Request(
+            new, self._arrivals, constraint, chain_of(new, self.limits.prefix_caching), due, late_at
+        )
+        request.lookup = lookup_for(request, self.limits.speculation)
         request.extend_digests(self.blocks.block_size)
         request.forecast = self._forecast.tokens(new.max_tokens)
         self._arrivals += 1
@@ -159,10 +160,13 @@ class Scheduler:
         """Lets those that wait and may be in time pass those that no longer can."""
         self._lateness.sort(self._waiting, cost, now)
 
-    def schedule(self, now: float, budget: Budget | None = None) -> Scheduled:
+    def schedule(
+        self, now: float, budget: Budget | None = None, cost: StepCost | None = None
+    ) -> Scheduled:
         """The next step, its blocks reserved; without chunks when there is nothing to do.
 
-        now: on `time.monotonic`'s clock. budget: None for all that the limits allow.
+        now: on `time.monotonic`'s clock. budget: None for all that the limits allow. cost: what
+        guesses are weighed by; None: none are made.
         """
         expired = self._drop_expired(now)
         budget = budget or Budget(self.limits.budget_tokens)
@@ -174,37 +178,36 @@ class Scheduler:
             self.limits,
             budget,
             self._history,
-            self._hits,
+            self._holdings.hits,
         )
         for request in plan.preempted:
             self._running.remove(request)
             self._lateness.preempted(request)
             insort(self._waiting, request, key=turn_of)
-            self._release(request)
+            self._holdings.release(request)
         self.num_preemptions += len(plan.preempted)
         num_cached = sum(self._admit(admission, now) for admission in plan.admitted)
-        step = Step(tuple(self._chunk(request, piece) for request, piece in plan.pieces))
+        drafts = plan_drafts(plan, self.limits, budget, cost, self.blocks.block_size)
+        step = Step(
+            tuple(self._chunk(one, piece, drafts.get(one, ())) for one, piece in plan.pieces)
+        )
         return Scheduled(step, expired, num_cached, plan.budget_tokens)
 
     def commit(self, step: Step, results: Sequence[ChunkResult], now: float) -> Committed:
         """Notes that `step` was computed; `results`: one per chunk."""
         tokens: list[NewToken] = []
         failed: list[tuple[str, Refusal]] = []
-        num_prompt = 0
+        num_prompt = num_drafted = num_accepted = 0
         for chunk, result in zip(step.chunks, results, strict=True):
             request = self._requests[chunk.request_id]
             if result.failed is not None:
                 # Whatever went wrong may be in its blocks.
-                self.blocks.forget(request.block_ids)
+                self._holdings.spoil(request)
                 self._forget(request)
                 failed.append((request.request_id, Refusal(RefusalKind.FAILED, result.failed)))
                 continue
-            end = chunk.start + len(chunk.token_ids)
-            request.num_computed = end
-            if end > request.num_counted:
-                num_prompt += max(0, min(end, request.num_prompt_tokens) - request.num_counted)
-                request.num_counted = end
-            self._publish(request)
+            end = chunk.start + len(chunk.token_ids) - chunk.num_drafted
+            num_prompt += self._note_computed(request, end)
             if (result.token_id is None) != (chunk.sampling is None):
                 raise ValueError(f"request {chunk.request_id}: a token too many or too few")
             if len(result.prompt_logprobs) != len(chunk.targets):
@@ -213,21 +216,17 @@ class Scheduler:
                 known = len(request.prompt_logprobs) - chunk.start
                 request.prompt_logprobs += result.prompt_logprobs[known:]
             if result.token_id is not None:
-                tokens.append(self._take_token(request, result.token_id, result, now))
-        return Committed(tuple(tokens), num_prompt, len(tokens), tuple(failed))
+                come = self._take_tokens(request, chunk, result, now)
+                num_drafted += chunk.num_drafted
+                num_accepted += len(come) - 1
+                tokens += come
+        return Committed(
+            tuple(tokens), num_prompt, len(tokens), tuple(failed), num_drafted, num_accepted
+        )
 
     def check(self) -> None:
-        """Raises BlocksCorruptedError unless each block is free or in a running request's table,
-        and the blocks found in the cache are those that the running requests say."""
-        self.blocks.check([request.block_ids for request in self._running])
-        hits = Counter(i for one in self._running for i in one.block_ids[: one.num_hits])
-        if hits != self._hits:
-            raise BlocksCorruptedError("the hits and the requests that found them differ")
-
-    def _chain(self, new: NewRequest) -> bytes | None:
-        if self.limits.prefix_caching:
-            return NO_PARENT
-        return chain_start(new.group) if new.group else None
+        """Raises BlocksCorruptedError unless requests and pool agree about who holds what."""
+        self._holdings.check(self._running)
 
     def _drop_expired(self, now: float) -> tuple[str, ...]:
         expired = self._deadlines.pop(now, self._requests)
@@ -241,11 +240,7 @@ class Scheduler:
         self._waiting.remove(request)
         self._lateness.admitted(request, self._waiting)
         insort(self._running, request, key=turn_of)
-        self.blocks.share(block_ids)
-        self._hits.update(block_ids)
-        request.block_ids = list(block_ids)
-        request.num_hits = request.num_published = len(block_ids)
-        request.num_computed = len(block_ids) * self.blocks.block_size
+        self._holdings.begin(request, block_ids)
         num_cached = min(request.num_computed, request.num_prompt_tokens) - request.num_counted
         num_cached = max(0, num_cached)
         request.num_cached += num_cached
@@ -254,13 +249,28 @@ class Scheduler:
             request.queue_seconds = max(0.0, now - request.new.arrived)
         return num_cached
 
-    def _publish(self, request: Request) -> None:
-        """Makes the blocks known that are full and computed now."""
-        full = min(request.num_computed // self.blocks.block_size, len(request.digests))
-        while request.num_published < full:
-            index = request.num_published
-            self.blocks.publish(request.block_ids[index], request.digests[index])
-            request.num_published += 1
+    def _note_computed(self, request: Request, end: int) -> int:
+        """Its tokens up to `end` are in the cache; how many of the prompt's for the first time."""
+        num_prompt = 0
+        request.num_computed = end
+        if end > request.num_counted:
+            num_prompt = max(0, min(end, request.num_prompt_tokens) - request.num_counted)
+            request.num_counted = end
+        self._holdings.publish(request)
+        return num_prompt
+
+    def _take_tokens(
+        self, request: Request, chunk: Chunk, result: ChunkResult, now: float
+    ) -> list[NewToken]:
+        """The chunk's next token and those after guesses that were right, up to the last one."""
+        come: list[NewToken] = []
+        for token_id in taken(request, chunk, result):
+            if come:  # the one before was guessed, and so has been computed
+                self._note_computed(request, request.num_computed + 1)
+            come.append(self._take_token(request, token_id, result, now))
+            if come[-1].finish is not None:
+                break
+        return come
 
     def _take_token(
         self, request: Request, token_id: int, result: ChunkResult, now: float
@@ -275,45 +285,20 @@ class Scheduler:
         request.token_ids.append(token_id)
         if not len(request.token_ids) % self.blocks.block_size:
             request.extend_digests(self.blocks.block_size)
-        finish = self._finish_reason(request, token_id)
+        finish = finish_reason(request, token_id, self._eos_token_ids)
         if finish is not None:
             self._forget(request)
         return NewToken(request.request_id, token_id, finish, result.logprobs, started)
-
-    def _finish_reason(self, request: Request, token_id: int) -> FinishReason | None:
-        is_complete = request.constraint is not None and request.constraint.accept(token_id)
-        if is_complete or token_id in request.new.stop_token_ids:
-            return FinishReason.STOP
-        if token_id in self._eos_token_ids and not request.new.ignore_eos:
-            return FinishReason.STOP
-        if request.num_output_tokens >= request.new.max_tokens:
-            return FinishReason.LENGTH
-        return None
 
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]
         # Which have blocks can be waiting no more, but one that runs may have got none yet.
         (self._running if request in self._running else self._waiting).remove(request)
-        self._release(request)
+        self._holdings.release(request)
         self._forecast.note(request.forecast, request.num_output_tokens)
         if request.num_output_tokens:
             self._history.note(request.num_output_tokens)
 
-    def _release(self, request: Request) -> None:
-        for block_id in request.block_ids[: request.num_hits]:
-            self._hits[block_id] -= 1
-            if not self._hits[block_id]:
-                del self._hits[block_id]
-        self.blocks.release(request.block_ids)
-        request.block_ids = []
-        request.num_computed = request.num_published = request.num_hits = 0
-
-    def _chunk(self, request: Request, piece: int) -> Chunk:
-        end = request.num_computed + piece
-        missing = blocks_for(end, self.blocks.block_size) - len(request.block_ids)
-        if missing > 0:
-            reserved = self.blocks.reserve(missing)
-            if reserved is None:
-                raise RuntimeError("the plan gave away blocks that are not there")
-            request.block_ids.extend(reserved)
-        return make_chunk(request, piece, self._eos_token_ids)
+    def _chunk(self, request: Request, piece: int, drafted: Sequence[int]) -> Chunk:
+        self._holdings.reserve(request, request.num_computed + piece)
+        return make_chunk(request, piece, self._eos_token_ids, drafted)

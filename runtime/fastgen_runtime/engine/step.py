@@ -60,6 +60,8 @@ class Chunk:
     for penalties. banned_token_ids: may not be chosen. mask: what the grammar allows.
     num_prompt_logprobs: when not None, the log probabilities of `targets`, the prompt's tokens
     after each of the chunk's (fewer than token_ids where the prompt ends), are wanted.
+    num_drafted: how many of token_ids, the last ones, are guesses; the tokens after the last one
+    before them and after each of them are wanted.
     """
 
     request_id: str
@@ -73,6 +75,7 @@ class Chunk:
     mask: TokenMask | None = None
     num_prompt_logprobs: int | None = None
     targets: Sequence[int] = ()
+    num_drafted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +94,13 @@ class Step:
 class ChunkResult:
     """What a chunk brought: its next token, where one was wanted, and log probabilities.
 
-    failed: why its request cannot go on; the rest says nothing then.
+    further_token_ids: the tokens after each of its guesses, which count as far as those are right;
+    fewer where one was no finite number. failed: why its request cannot go on; the rest says
+    nothing then.
     """
 
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     failed: str | None = None
+    further_token_ids: Sequence[int] = ()

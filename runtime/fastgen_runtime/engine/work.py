@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastgen_runtime.engine.budget import AIM, Pace
-from fastgen_runtime.engine.latency import StepCost, StepShape, shape_of_chunks
+from fastgen_runtime.engine.latency import StepCost, StepShape, pieces_of, shape_of_chunks
 from fastgen_runtime.engine.step import Step
 
 _LEAST_RATIO: Final = 2.0
@@ -101,7 +101,7 @@ class Workload:
         if cost is None:
             return
         factor = price(cost, pace, self._usual_tokens)
-        chunks = [(chunk.start, len(chunk.token_ids)) for chunk in step.chunks]
+        chunks = [piece for chunk in step.chunks for piece in pieces_of(chunk)]
         prefill, decode = self._done
         self._done = (
             prefill + factor * _own_seconds((c for c in chunks if c[1] > 1), cost),

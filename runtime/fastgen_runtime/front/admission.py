@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from fastgen_runtime.engine.request import NewRequest
 from fastgen_runtime.engine.step import Sampling
 from fastgen_runtime.front.generation import (
-    MAX_LOGPROBS,
     ChatPrompt,
     ErrorKind,
     Generation,
@@ -17,8 +16,8 @@ from fastgen_runtime.front.generation import (
     TextPrompt,
     TokenPrompt,
     invalid,
-    show_number,
 )
+from fastgen_runtime.front.generation_check import MAX_LOGPROBS, show_number
 from fastgen_runtime.front.prompt import prompt_length
 from fastgen_runtime.models.checkpoint import GenerationDefaults
 from fastgen_runtime.text.text_bound import TextBound

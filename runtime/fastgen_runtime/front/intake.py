@@ -18,9 +18,9 @@ from fastgen_runtime.front.generation import (
     RequestError,
     TextPrompt,
     TokenPrompt,
-    check,
     invalid,
 )
+from fastgen_runtime.front.generation_check import check
 from fastgen_runtime.front.goodness import TokenTimes
 from fastgen_runtime.front.prompt import PromptEncoder
 from fastgen_runtime.front.stream import Choice, Stream

@@ -34,7 +34,8 @@ class Ledger:
         timings, generation = submission.timings, submission.generation
         ended = time.monotonic()
         verdict = classify(timings, end, ended, self.slo)
-        if generation.waited_seconds is None or not is_counted_by_balancer(end):
+        is_left = is_counted_by_balancer(end) and not generation.is_unwitnessed
+        if generation.waited_seconds is None or not is_left:
             self._metrics.count_request(verdict)
             self._metrics.observe_latencies(timings)
         if not self._observers:

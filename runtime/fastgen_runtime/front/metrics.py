@@ -94,6 +94,10 @@ class Metrics:
         self._prefix_hits = self._counter(
             Metric.PREFIX_HITS, "Prompt tokens found in the prefix cache."
         )
+        self._drafted = self._counter(Metric.DRAFTED_TOKENS, "Guessed output tokens computed.")
+        self._accepted = self._counter(
+            Metric.ACCEPTED_TOKENS, "Guessed output tokens that were right."
+        )
         self._ends = self._counters(
             Metric.REQUEST_ENDS,
             "Requests by what ended them, whoever counts their outcome.",
@@ -109,14 +113,7 @@ class Metrics:
         self._step_ratio = self._histogram(
             Metric.STEP_RATIO, "Time of a step by what the latency model expected.", _RATIOS
         )
-        self._phases = tuple(
-            self._histogram(name, text, _PHASE_SECONDS)
-            for name, text in (
-                (Metric.QUEUE_SECONDS, "Time until a request's first chunk."),
-                (Metric.PREFILL_SECONDS, "Time from a request's first chunk to its first token."),
-                (Metric.DECODE_SECONDS, "Time from a request's first token to its last."),
-            )
-        )
+        self._phases = self._phase_histograms()
         self._budget_tokens = 0
         self.gauge(Metric.BUDGET_TOKENS, "Most tokens of a step, now.", lambda: self._budget_tokens)
         began = time.time()
@@ -126,6 +123,14 @@ class Metrics:
         self._latencies: tuple[Histogram, ...] = ()
         self._observed: tuple[Histogram, ...] = ()
         self.set_slo(slo)
+
+    def _phase_histograms(self) -> tuple[Histogram, ...]:
+        kinds = (
+            (Metric.QUEUE_SECONDS, "Time until a request's first chunk."),
+            (Metric.PREFILL_SECONDS, "Time from a request's first chunk to its first token."),
+            (Metric.DECODE_SECONDS, "Time from a request's first token to its last."),
+        )
+        return tuple(self._histogram(name, text, _PHASE_SECONDS) for name, text in kinds)
 
     def _slo_gauges(self) -> tuple[Gauge, Gauge]:
         share = Gauge(
@@ -220,6 +225,8 @@ class Metrics:
             looked_up = report.num_prompt_tokens + report.num_cached_tokens
             self._prefix_queries.inc(looked_up)
             self._prefix_hits.inc(report.num_cached_tokens)
+            self._drafted.inc(report.num_drafted_tokens)
+            self._accepted.inc(report.num_accepted_tokens)
             self._budget_tokens = report.budget_tokens
             if report.predicted_seconds:
                 ratio = report.step_seconds / report.predicted_seconds

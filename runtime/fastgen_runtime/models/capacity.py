@@ -16,8 +16,10 @@ _FAST_BFLOAT16: Final = {"avx512_bf16", "amx_bf16"}
 WEIGHT_GROUP: Final = 128
 """Inputs that share a scale, where weights are held in 8 bits."""
 _SCALE_BYTES: Final = 4
-_ROUNDING_BYTES: Final = 16
-"""For each weight of a layer while it is rounded: in the dtype, and a few times in float32."""
+_ROUNDING_COPIES: Final = 2
+"""Of a layer's weights in 8 bits while they are laid out for the op."""
+_ROUNDING_BYTES: Final = 16 << 20
+"""For the part of a layer that is in float32 while it is rounded, a few times."""
 _MARGIN_BYTES: Final = 320 << 20
 """For the front process, about 160 MiB, and what the allocator keeps for itself."""
 
@@ -48,8 +50,8 @@ class Packing(StrEnum):
     LAYERS = "layers"
     """Each in a copy of another order, so that a tied embedding is there twice."""
     STEP = "step"
-    """In the order of the whole-step op, which reads a tied embedding's rows from it, and whose
-    activations are float32 whatever the weights are."""
+    """In the order of the whole-step op, which reads a tied embedding's rows from it where that is
+    not rounded, and whose activations are float32 whatever the weights are."""
 
 
 def activation_item_bytes(packing: Packing, item_bytes: int) -> int:
@@ -78,30 +80,36 @@ def weight_bytes(
     """What the checkpoint's tensors become on a rank. config: the rank's, shapes: of the whole.
 
     All matrices of layers count as split, also those of key/value heads that ranks share.
-    quantized: they are held in 8 bits, with a float32 scale for each group.
+    quantized: they and the output layer, which each rank has whole, are held in 8 bits, with a
+    float32 scale for each group; a tied embedding is there beside it.
     """
     names = tensor_names(config)
     head = f"{names.head}.weight"
     embedding = config.vocab_size * (config.embedding_size or config.hidden_size)
-    matrices = others = 0
+    is_shared = config.tied_embeddings and packing is not Packing.LAYERS and not quantized
+    linear, others = 0 if is_shared else embedding, 0
     for name, shape in shapes.items():
-        if name.endswith(names.ignored) or (config.tied_embeddings and name.endswith(head)):
+        if name.endswith((head, *names.ignored)):
             continue
         if _is_split(name, shape, names.layers):
-            matrices += math.prod(shape) // ranks
+            linear += math.prod(shape) // ranks
         else:
             others += math.prod(shape)
-    if config.tied_embeddings and packing is Packing.LAYERS:
-        others += embedding
-    inner, width = config.intermediate_size, config.hidden_size
-    heads = config.num_heads + 2 * config.num_kv_heads
-    largest = width * max(inner * (1 + config.gated), heads * config.head_dim)
-    held = matrices * item_bytes
-    loading = 0 if packing is Packing.NONE else max(embedding, largest) * item_bytes
+    largest = max(embedding, _largest_layer(config))
     if quantized:
-        held = matrices + matrices * _SCALE_BYTES // WEIGHT_GROUP
-        loading = max(loading, largest * _ROUNDING_BYTES)
+        held = linear + linear * _SCALE_BYTES // WEIGHT_GROUP
+        loading = largest * (item_bytes + _ROUNDING_COPIES) + _ROUNDING_BYTES
+    else:
+        held = linear * item_bytes
+        loading = 0 if packing is Packing.NONE else largest * item_bytes
     return WeightBytes(others * item_bytes + held, loading)
+
+
+def _largest_layer(config: ModelConfig) -> int:
+    """Weights of the largest matrix of a layer, without experts."""
+    inner = config.intermediate_size * (1 + config.gated)
+    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    return config.hidden_size * max(inner, heads)
 
 
 def _is_split(name: str, shape: tuple[int, ...], layers: str) -> bool:
@@ -138,8 +146,10 @@ def activation_bytes(config: ModelConfig, max_tokens: int, max_rows: int, item_b
     """Most that a step holds at once: hidden states, the widest layer's, logits in sampling."""
     per_token = 4 * config.hidden_size + 3 * config.intermediate_size
     per_token += 3 * config.head_dim * (config.num_heads + 2 * config.num_kv_heads)
-    if config.experts:  # a token is there, in and out, once for each of its experts
-        per_token += 6 * config.experts.per_token * config.hidden_size
+    if config.experts:  # a token is there, in, within and out, once for each of its experts
+        width, within = config.hidden_size, config.experts.intermediate_size
+        per_token += config.experts.per_token * (2 * width + max(4 * width, within))
+        per_token += config.experts.count
     return max_tokens * per_token * item_bytes + max_rows * config.vocab_size * (item_bytes + 8)
 
 

@@ -58,7 +58,7 @@ class Demand:
 
     longest: tokens of the longest request. max_tokens, most_requests: of a step. least_tokens: what
     max_tokens may be lowered to where memory is short; None: not at all. ranks: among which the
-    model is split. quantized: whether the matrices of layers are held in 8 bits.
+    model is split. quantized: whether matrices of layers and output layer are held in 8 bits.
     """
 
     dtype: DType

@@ -12,13 +12,15 @@ from fastgen_runtime.protocols.openai_tools import ToolUse
 class Origin:
     """What a request's headers say. waited_seconds: None where no balancer held it.
 
-    model_judged: whether a balancer has judged the model that the body names.
+    model_judged: whether a balancer has judged the model that the body names. is_unwitnessed:
+    whether no balancer hears how it ends.
     """
 
     request_id: str = ""
     traceparent: str | None = None
     waited_seconds: float | None = None
     model_judged: bool = False
+    is_unwitnessed: bool = False
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -28,6 +30,7 @@ class Origin:
             "traceparent": self.traceparent,
             "waited_seconds": self.waited_seconds,
             "model_judged": self.model_judged,
+            "is_unwitnessed": self.is_unwitnessed,
             "protocol": "http",
         }
 

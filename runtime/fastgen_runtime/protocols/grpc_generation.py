@@ -12,9 +12,6 @@ from fastgen_runtime.engine.request import FinishReason, Grammar, GrammarKind
 from fastgen_runtime.engine.step import TokenLogprobs
 from fastgen_runtime.front.answer import Delta
 from fastgen_runtime.front.generation import (
-    MAX_LOGIT_BIASES,
-    MAX_STOP_STRINGS,
-    MAX_STOP_TOKEN_IDS,
     ChatMessage,
     ChatPrompt,
     Generation,
@@ -24,6 +21,11 @@ from fastgen_runtime.front.generation import (
     Tool,
     ToolCall,
     invalid,
+)
+from fastgen_runtime.front.generation_check import (
+    MAX_LOGIT_BIASES,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
 )
 
 _FINISH: Final = {
@@ -45,6 +47,7 @@ def generation_of(
     traceparent: str | None,
     waited_seconds: float | None,
     model_judged: bool,
+    is_unwitnessed: bool,
     deadline: float | None,
 ) -> Generation:
     """What the message asks for; raises RequestError naming the field.
@@ -69,6 +72,7 @@ def generation_of(
         grammar=_grammar(request),
         priority=request.priority,
         waited_seconds=waited_seconds,
+        is_unwitnessed=is_unwitnessed,
         deadline=deadline,
         request_id=request_id,
         traceparent=traceparent,

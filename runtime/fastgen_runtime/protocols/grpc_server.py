@@ -11,7 +11,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fastgen_api.names import MAX_REQUEST_ID_CHARACTERS, Header, is_request_id
+from fastgen_api.names import Header
+from fastgen_api.request_id import MAX_REQUEST_ID_CHARACTERS, is_request_id
 from fastgen_api.v1 import inference_pb2
 from fastgen_runtime.front.answer import Delta
 from fastgen_runtime.front.front import Front
@@ -172,6 +173,7 @@ class Inference:
             traceparent=metadata.get(TRACEPARENT),
             waited_seconds=waited_seconds(metadata.get(Header.WAITED)),
             model_judged=Header.MODEL_JUDGED in metadata,
+            is_unwitnessed=Header.UNWITNESSED in metadata,
             deadline=None if remaining is None else time.monotonic() + remaining,
         )
         if isinstance(generation.prompt, ChatPrompt) and generation.prompt.tools:

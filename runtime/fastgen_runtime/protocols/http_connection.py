@@ -17,7 +17,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from fastgen_api.names import Header, is_request_id
+from fastgen_api.names import Header
+from fastgen_api.request_id import is_request_id
 from fastgen_runtime.protocols.http_completion import error_body
 from fastgen_runtime.protocols.untaken import Untaken
 

@@ -9,12 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from fastgen_runtime.front.generation import (
-    MAX_STOP_STRINGS,
-    ErrorKind,
-    RequestError,
-    invalid,
-)
+from fastgen_runtime.front.generation import ErrorKind, RequestError, invalid
+from fastgen_runtime.front.generation_check import MAX_STOP_STRINGS
 from fastgen_runtime.protocols.openai_grammar import ResponseFormat, StructuredOutputs
 
 _ANY_PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`")

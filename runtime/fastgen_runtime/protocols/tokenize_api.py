@@ -6,14 +6,8 @@ import msgspec
 
 from fastgen_runtime.front.admission import check_size
 from fastgen_runtime.front.front import Front
-from fastgen_runtime.front.generation import (
-    ChatPrompt,
-    Generation,
-    Prompt,
-    TextPrompt,
-    check,
-    invalid,
-)
+from fastgen_runtime.front.generation import ChatPrompt, Generation, Prompt, TextPrompt, invalid
+from fastgen_runtime.front.generation_check import check
 from fastgen_runtime.protocols.openai_chat import template_variables
 from fastgen_runtime.protocols.openai_fields import decode
 from fastgen_runtime.protocols.openai_message import Message, chat_message

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import httpx2
 
-from fastgen_api import names
-from fastgen_api.names import DeliveryField
+from fastgen_api.delivery import DOWNLOAD_MANAGER, DeliveryField
 from fastgen_runtime.sources.delivery_fields import Fields
 from fastgen_runtime.sources.trouble import without_secrets
 
@@ -102,7 +101,7 @@ class ConfigMap:
                 "Authorization": f"Bearer {token}",
                 "Content-Type": "application/merge-patch+json",
             }
-            manager = {"fieldManager": names.DOWNLOAD_MANAGER} if body else None
+            manager = {"fieldManager": DOWNLOAD_MANAGER} if body else None
             answer = self._client.request(
                 method, self._url, params=manager, json=body, headers=headers
             )

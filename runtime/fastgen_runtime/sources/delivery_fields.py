@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from fastgen_api.names import DeliveryField, DeliveryState, StartupFailure
+from fastgen_api.delivery import DeliveryField, DeliveryState
+from fastgen_api.names import StartupFailure
 from fastgen_runtime.sources.progress import Told
 
 Fields = Mapping[str, str | None]
-"""Data of the ConfigMap by `names.DeliveryField`; None removes a key."""
+"""Data of the ConfigMap by `DeliveryField`; None removes a key."""
 
 
 def fields_of(

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fastgen_api.names import DeliveryField, DeliveryState, StartupFailure
+from fastgen_api.delivery import DeliveryField, DeliveryState
+from fastgen_api.names import StartupFailure
 from fastgen_runtime.log import log_event
 from fastgen_runtime.sources.config_map import ConfigMap, SupersededError, UnreportedError
 from fastgen_runtime.sources.delivery_fields import Fields, fields_of, is_worth_telling
