@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 
-from fastgen_api.names import is_request_id
+from fastgen_api.request_id import is_request_id
 from fastgen_balancer import estimate
 from fastgen_balancer.choice import Unplaced, choose, named_by_header
 from fastgen_balancer.deadline import timeout_seconds

@@ -6,82 +6,123 @@ answers to what came in at once leave at once. Only what waits has a task, its r
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from hpack.exceptions import HPACKError
-from hpack.hpack import Decoder
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError, StreamClosedError
+from h2.settings import SettingCodes, Settings
 
-from fastgen_balancer import frames
 from fastgen_balancer.calls import UNIMPLEMENTED, Call, Method
-from fastgen_balancer.frames import FrameError, FrameReader
 
 WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""What may come in of a stream before its window grows again: more than a whole request. It grows
-at the half."""
-MAX_BLOCKS: Final = 64
-"""Of headers whose path is known: Envoy's calls of one method all look the same."""
+"""What may come in of a stream before its window grows again: more than a whole request."""
+MAX_WINDOW_BYTES: Final = H2Connection.MAX_WINDOW_INCREMENT
+FIRST_WINDOW_BYTES: Final = 65_535
+"""Of a connection until its window grows (RFC 9113, 6.9.2)."""
+MAX_STREAMS: Final = 1024
+"""At once on one connection, which one more would end: well above what Envoy opens."""
+SETTINGS: Final = {
+    SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+    SettingCodes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+    SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+}
+# Of a request's headers nothing but the path is read, and an answer's are always the same.
+CONFIGURATION: Final = H2Configuration(
+    client_side=False,
+    validate_inbound_headers=False,
+    normalize_inbound_headers=False,
+    validate_outbound_headers=False,
+    normalize_outbound_headers=False,
+)
 
 log = logging.getLogger(__name__)
+
+
+class Http(H2Connection):
+    """HTTP/2 that remembers no more of closed streams than what may still be under way to them."""
+
+    # The library's number takes 9 MB of each connection.
+    MAX_CLOSED_STREAMS = MAX_STREAMS
 
 
 class Connection(asyncio.Protocol):
     """One connection of Envoy's. Invariant: `_calls` holds the streams that are open, by number."""
 
     def __init__(self, methods: Mapping[str, Method], connections: "set[Connection]") -> None:
-        self.window = frames.FIRST_WINDOW_BYTES
-        """What may be sent on all streams together."""
+        self.http: H2Connection = Http(CONFIGURATION)
+        self.http.local_settings = Settings(client=False, initial_values=SETTINGS)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._methods = methods
+        self._methods = {path.encode(): method for path, method in methods.items()}
         self._connections = connections
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader()
-        self._decoder = Decoder()
-        self._paths: dict[bytes, str] = {}
         self._calls: dict[int, Call] = {}
-        self._ended: set[int] = set()
-        """Streams whose caller says no more."""
-        self._last_stream = 0
-        self._call_window = frames.FIRST_WINDOW_BYTES
-        self._received_bytes = 0
-        self._block: tuple[int, int, bytearray] | None = None
-        """Stream, flags and beginning of headers that go on in the next frame."""
-        self._out: list[bytes] = []
+        self._will_flush = False
+        self._takers: dict[type, Callable[[Any], None]] = {
+            RequestReceived: self._take_request,
+            DataReceived: self._take_data,
+            StreamEnded: self._take_end,
+            StreamReset: self._take_reset,
+            WindowUpdated: self._take_window,
+            RemoteSettingsChanged: self._take_settings,
+        }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._connections.add(self)
-        # Without a table equal headers are equal bytes, which are read but once.
-        values = {frames.HEADER_TABLE_SIZE: 0, frames.INITIAL_WINDOW_SIZE: WINDOW_BYTES}
-        self.write(frames.settings(values))
-        growth = frames.MAX_WINDOW_BYTES - frames.FIRST_WINDOW_BYTES
-        self.write(frames.numbered(frames.WINDOW_UPDATE, 0, growth))
+        self.http.initiate_connection()
+        self.http.increment_flow_control_window(MAX_WINDOW_BYTES - FIRST_WINDOW_BYTES)
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         try:
-            for kind, flags, stream, payload in self._reader.read(data):
-                self._take(kind, flags, stream, payload)
-        except FrameError as error:
-            self._give_up(error.code, error)
-        except HPACKError as error:
-            self._give_up(frames.COMPRESSION_ERROR, error)
+            events = self.http.receive_data(data)
+        except ProtocolError as error:
+            log.error("a connection of Envoy's failed", extra={"error": str(error)})
+            self._hang_up()
+            return
+        if events and isinstance(events[-1], ConnectionTerminated):
+            # `h2` can send nothing more then, to the calls that are open either.
+            self._hang_up()
+            return
+        for event in events:
+            if (take := self._takers.get(type(event))) is not None:
+                take(event)
+        self.flush()
+
+    def pause_writing(self) -> None:
+        # Whoever does not read the answers is not to have more of them kept.
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._transport = None
-        calls = list(self._calls.values())
-        self._calls.clear()
-        for call in calls:
-            call.leave()
+        self._forget_all()
         self.closed.set_result(None)
 
-    def write(self, data: bytes) -> None:
-        """Sends frames, with all others that are sent before the loop turns."""
-        if not self._out:
+    def flush(self) -> None:
+        """Sends what `http` holds, with all that it is given before the loop turns."""
+        if not self._will_flush:
+            self._will_flush = True
             asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(data)
 
     def close(self) -> None:
         """Ends all calls at once."""
@@ -90,126 +131,64 @@ class Connection(asyncio.Protocol):
 
     def close_call(self, stream: int) -> None:
         """Forgets a stream that has ended on our side."""
-        if stream not in self._ended:
-            self.write(frames.numbered(frames.RST_STREAM, stream, frames.NO_ERROR))
+        # Closed it is where the caller has ended, too.
+        with contextlib.suppress(StreamClosedError):
+            self.http.reset_stream(stream)
         self._forget(stream)
 
     def _flush(self) -> None:
-        data = b"".join(self._out)
-        self._out.clear()
-        if self._transport is not None and not self._transport.is_closing():
+        self._will_flush = False
+        data = self.http.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _give_up(self, code: int, error: Exception) -> None:
-        log.error("a connection of Envoy's failed", extra={"error": str(error)})
-        self.write(frames.goaway(self._last_stream, code))
+    def _hang_up(self) -> None:
+        self._forget_all()
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
-    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if self._block is not None and kind != frames.CONTINUATION:
-            raise FrameError(frames.PROTOCOL_ERROR, "headers that do not go on")
-        if kind == frames.DATA:
-            self._take_data(flags, stream, payload)
-        elif kind == frames.HEADERS:
-            block = bytearray(frames.content(flags, payload, is_headers=True))
-            self._take_block(stream, flags, block, ends=bool(flags & frames.END_HEADERS))
-        elif kind == frames.CONTINUATION:
-            if self._block is None or self._block[0] != stream:
-                raise FrameError(frames.PROTOCOL_ERROR, "headers that have not begun")
-            stream, begun, block = self._block
-            block += payload
-            self._take_block(stream, begun, block, ends=bool(flags & frames.END_HEADERS))
-        elif kind == frames.WINDOW_UPDATE:
-            self._grow(stream, frames.read_number(payload))
-        elif kind == frames.RST_STREAM:
-            self._forget(stream)
-        elif kind == frames.SETTINGS:
-            self._take_settings(flags, payload)
-        elif kind == frames.PING:
-            if not flags & frames.ACK:
-                self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif kind == frames.PUSH_PROMISE:
-            raise FrameError(frames.PROTOCOL_ERROR, "a client promises nothing")
-
-    def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
-        self._received_bytes += len(payload)
-        if self._received_bytes >= frames.MAX_WINDOW_BYTES // 2:
-            self.write(frames.numbered(frames.WINDOW_UPDATE, 0, self._received_bytes))
-            self._received_bytes = 0
-        if (call := self._calls.get(stream)) is None:
-            return
-        call.received_bytes += len(payload)
-        if call.received_bytes >= WINDOW_BYTES // 2:
-            self.write(frames.numbered(frames.WINDOW_UPDATE, stream, call.received_bytes))
-            call.received_bytes = 0
-        call.take(frames.content(flags, payload) if flags & frames.PADDED else payload)
-        if flags & frames.END_STREAM:
-            self._end(stream, call)
-
-    def _take_block(self, stream: int, flags: int, block: bytearray, *, ends: bool) -> None:
-        self._block = None if ends else (stream, flags, block)
-        if not ends:
-            if len(block) > self._decoder.max_header_list_size:
-                raise FrameError(frames.PROTOCOL_ERROR, "headers without an end")
-            return
-        # Read in any case: the table that they may change is the next one's, too.
-        path = self._path(bytes(block))
-        call = self._calls.get(stream)
-        if call is None and stream > self._last_stream:
-            call = self._open(stream, path)
-        if call is not None and flags & frames.END_STREAM:
-            self._end(stream, call)
-
-    def _path(self, block: bytes) -> str:
-        has_table = self._decoder.header_table_size > 0
-        if not has_table and (known := self._paths.get(block)) is not None:
-            return known
-        fields = {str(key): str(value) for key, value in self._decoder.decode(block)}
-        path = fields.get(":path", "")
-        if not has_table and len(self._paths) < MAX_BLOCKS:
-            self._paths[block] = path
-        return path
-
-    def _open(self, stream: int, path: str) -> Call:
-        self._last_stream = stream
-        call = self._calls[stream] = Call(self, stream, self._call_window)
+    def _take_request(self, event: RequestReceived) -> None:
+        path = next((value for key, value in event.headers if key == b":path"), b"")
+        call = self._calls[event.stream_id] = Call(self, event.stream_id)
         if (method := self._methods.get(path)) is None:
             call.finish(UNIMPLEMENTED)
         else:
             call.receiver = method(call)
-        return call
 
-    def _end(self, stream: int, call: Call) -> None:
-        if stream in self._calls:
-            self._ended.add(stream)
+    def _take_data(self, event: DataReceived) -> None:
+        if (call := self._calls.get(event.stream_id)) is not None:
+            call.take(event.data)
+        self.http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+
+    def _take_end(self, event: StreamEnded) -> None:
+        if (call := self._calls.get(event.stream_id)) is not None:
             call.end()
 
+    def _take_reset(self, event: StreamReset) -> None:
+        self._forget(event.stream_id)
+
+    def _take_window(self, event: WindowUpdated) -> None:
+        if event.stream_id == 0:
+            self._pump_all()
+        elif (call := self._calls.get(event.stream_id)) is not None:
+            call.pump()
+
+    def _take_settings(self, event: RemoteSettingsChanged) -> None:
+        if SettingCodes.INITIAL_WINDOW_SIZE in event.changed_settings:
+            self._pump_all()
+
+    def _pump_all(self) -> None:
+        for call in list(self._calls.values()):
+            call.pump()
+
     def _forget(self, stream: int) -> None:
-        self._ended.discard(stream)
         if (call := self._calls.pop(stream, None)) is not None:
             call.leave()
 
-    def _grow(self, stream: int, growth: int) -> None:
-        if stream == 0:
-            self.window += growth
-            for each in list(self._calls.values()):
-                each.pump()
-        elif (call := self._calls.get(stream)) is not None:
-            call.window += growth
-            call.pump()
-
-    def _take_settings(self, flags: int, payload: bytes) -> None:
-        if flags & frames.ACK:
-            self._decoder.max_allowed_table_size = 0
-            return
-        for setting, value in frames.read_settings(payload):
-            if setting == frames.INITIAL_WINDOW_SIZE:
-                growth, self._call_window = value - self._call_window, value
-                for number in list(self._calls):
-                    self._grow(number, growth)
-        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+    def _forget_all(self) -> None:
+        for stream in list(self._calls):
+            self._forget(stream)
 
 
 class CallServer:

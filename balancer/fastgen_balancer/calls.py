@@ -1,12 +1,15 @@
-"""A gRPC call on one stream of HTTP/2: messages both ways, as their framing has them."""
+"""A gRPC call on one stream of HTTP/2: messages both ways, as their framing has them.
+
+The format: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
+"""
 
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 import grpc
-
-from fastgen_balancer import frames
+from h2.connection import H2Connection
+from h2.exceptions import StreamClosedError, StreamIDTooLowError
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Above any body that Envoy lets through, so that the limit is in one place."""
@@ -16,8 +19,7 @@ OK: Final[int] = grpc.StatusCode.OK.value[0]
 UNKNOWN: Final[int] = grpc.StatusCode.UNKNOWN.value[0]
 RESOURCE_EXHAUSTED: Final[int] = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 UNIMPLEMENTED: Final[int] = grpc.StatusCode.UNIMPLEMENTED.value[0]
-# HPACK (RFC 7541): `:status` 200 has a number; the others are literals, which change no table.
-_HEAD: Final = b"\x88\x0f\x10\x10application/grpc"
+_HEAD: Final = ((":status", "200"), ("content-type", "application/grpc"))
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +50,11 @@ Method: TypeAlias = Callable[[Caller], Receiver]
 class Line(Protocol):
     """The connection of a call."""
 
-    window: int
-    """Bytes that may be sent on all streams together."""
+    http: H2Connection
+    """Holds what is to be sent, and the windows that it has to keep to."""
 
-    def write(self, data: bytes) -> None:
-        """Sends frames, in the order of the calls of this."""
+    def flush(self) -> None:
+        """Sends what `http` holds, before the loop turns."""
 
     def close_call(self, stream: int) -> None:
         """Notes that a stream has ended on our side."""
@@ -61,28 +63,23 @@ class Line(Protocol):
 class Call:
     """One stream of a connection.
 
-    Invariants: what is `_pending` has no room in a window; nothing is sent after the trailers, and
-    these after all that is pending.
+    Invariants: what is `_pending` has no room in a window; nothing is sent after the status, and
+    this after all that is pending.
     """
 
     __slots__ = (
-        "_has_head", "_is_over", "_line", "_pending", "_rest", "_stream", "_trailers",
-        "received_bytes", "receiver", "window",
+        "_has_head", "_is_over", "_line", "_pending", "_rest", "_status", "_stream", "receiver",
     )  # fmt: skip
 
-    def __init__(self, line: Line, stream: int, window: int) -> None:
+    def __init__(self, line: Line, stream: int) -> None:
         self.receiver: Receiver | None = None
-        self.window = window
-        """Bytes that may be sent on this stream."""
-        self.received_bytes = 0
-        """Since the caller was told last that it may send more."""
         self._line = line
         self._stream = stream
         self._has_head = False
         self._is_over = False
-        self._pending = b""
+        self._pending = bytearray()
         self._rest = bytearray()
-        self._trailers: bytes | None = None
+        self._status: int | None = None
 
     def take(self, data: bytes) -> None:
         """Takes a part of the stream, and gives the receiver the messages that are whole now."""
@@ -114,14 +111,9 @@ class Call:
 
     def send(self, message: bytes) -> None:
         """Sends an answer; nothing when the caller has left."""
-        if self._is_over or self._trailers is not None:
-            return
-        if not self._has_head:
-            self._has_head = True
-            head = frames.frame(frames.HEADERS, frames.END_HEADERS, self._stream, _HEAD)
-            self._line.write(head)
-        self._pending += b"\0" + len(message).to_bytes(4, "big") + message
-        self.pump()
+        if not self._is_over and self._status is None:
+            self._pending += b"\0" + len(message).to_bytes(4, "big") + message
+            self.pump()
 
     def fail(self, error: BaseException) -> None:
         """Ends the call by our own fault."""
@@ -130,27 +122,37 @@ class Call:
 
     def finish(self, status: int) -> None:
         """Ends the call once all is sent."""
-        if self._trailers is None and not self._is_over:
-            word = str(status).encode()
-            block = b"\0\x0bgrpc-status" + bytes((len(word),)) + word
-            self._trailers = block if self._has_head else _HEAD + block
+        if not self._is_over and self._status is None:
+            self._status = status
             self.pump()
 
     def pump(self) -> None:
         """Sends what the windows have room for."""
-        line = self._line
-        while self._pending:
-            length = min(len(self._pending), self.window, line.window, frames.MAX_FRAME_BYTES)
+        try:
+            self._pump()
+        except (StreamClosedError, StreamIDTooLowError):
+            # All that is read at once is known to `http` before any of it is told here: a reset,
+            # too, which is told next, and that it has forgotten the stream since.
+            self._pending.clear()
+        self._line.flush()
+
+    def _pump(self) -> None:
+        http, pending = self._line.http, self._pending
+        if pending and not self._has_head:
+            http.send_headers(self._stream, _HEAD)
+            self._has_head = True
+        while pending:
+            window = http.local_flow_control_window(self._stream)
+            length = min(len(pending), window, http.max_outbound_frame_size)
             if length <= 0:
                 return
-            line.write(frames.frame(frames.DATA, 0, self._stream, self._pending[:length]))
-            self._pending = self._pending[length:]
-            self.window -= length
-            line.window -= length
-        if self._trailers is not None and not self._is_over:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            line.write(frames.frame(frames.HEADERS, flags, self._stream, self._trailers))
-            line.close_call(self._stream)
+            http.send_data(self._stream, bytes(pending[:length]))
+            del pending[:length]
+        if self._status is not None and not self._is_over:
+            trailers = (("grpc-status", str(self._status)),)
+            headers = trailers if self._has_head else _HEAD + trailers
+            http.send_headers(self._stream, headers, end_stream=True)
+            self._line.close_call(self._stream)
 
     def end(self) -> None:
         """Notes that the caller says no more, which is Envoy's way of leaving."""
@@ -161,7 +163,7 @@ class Call:
         """Notes that the stream is closed, on whichever side."""
         if not self._is_over:
             self._is_over = True
-            self._pending = b""
+            self._pending.clear()
             self._rest.clear()
             self._dismiss()
 

@@ -7,7 +7,9 @@ from fastgen_balancer.behavior import Change, Wished
 from fastgen_balancer.capacity import Capacity, Judgement
 from fastgen_balancer.demand import Demand
 from fastgen_balancer.in_flight import InFlight
+from fastgen_balancer.influx import Presence
 from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
+from fastgen_balancer.supply import Waiting
 from fastgen_balancer.trend import Sample
 
 
@@ -99,6 +101,12 @@ class Memory:
     """Since when each decision knew that nothing arrived, waited or ran."""
     in_flight: InFlight | None = None
     """Requests per replica, and what they say of the demand."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """For nodes."""
+    held_back: int = 0
+    """Replicas that were wished for last, where the policies of `behavior` let fewer come."""
+    presences: tuple[Presence, ...] = ()
+    """Requests anywhere, of the last seconds."""
     reversals: int = 0
     """How often the number went the other way than the time before."""
 
@@ -149,3 +157,5 @@ class Sight:
     """Replicas to hold beyond what the demand needs, since one was lost lately."""
     load: float | None
     """Of a replica by its requests in flight, as a share of `most`."""
+    held_back: int
+    """Replicas that were wished for last and that the policies let not come at once."""

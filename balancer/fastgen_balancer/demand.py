@@ -27,6 +27,8 @@ class Demand:
     """Of the backlog, per second; negative while the replicas catch up."""
     lead_seconds: float
     """Until a replica that is asked for now serves, and in which it should clear the backlog."""
+    requests: float | None = None
+    """That arrive, per second; None: not known."""
     ahead: float = 0.0
     """By how much more will arrive by then if it goes on as it did."""
 
@@ -70,19 +72,21 @@ def demand_of(
     each: float | None,
     lead_seconds: float,
     carried: float,
+    influx: float | None = None,
 ) -> Demand | None:
     """The demand; None when what arrives or what is done is not known.
 
     each: engine-seconds of a mean request, as which waiting and refused ones count. carried:
     engine-seconds per second that the ready replicas can do together: what is beyond them in a
-    surge is the backlog to come.
+    surge is the backlog to come. influx: requests per second of a surge, by the balancers' word.
     """
     if metrics.arriving is None or metrics.done is None:
         return None
     owed = sum(r.owed or 0.0 for r in readings)
     if each is None:
         return Demand(metrics.arriving, metrics.done, owed, 0.0, lead_seconds)
-    arriving, latest = metrics.arriving, surge(metrics, readings)
+    rates = [rate for rate in (surge(metrics, readings), influx) if rate is not None]
+    arriving, latest = metrics.arriving, max(rates, default=None)
     if latest is not None:
         arriving = max(arriving, latest * each)
     queued, short = metrics.queued_requests or 0.0, metrics.short
@@ -91,7 +95,9 @@ def demand_of(
     growth = sum(r.waiting_growth or 0.0 for r in readings) + queue_growth
     refused = 0.0 if short is None else short.refused / short.window_seconds
     # What waits at replicas has arrived there; what balancers hold has not.
-    arriving += (queue_growth + refused) * each
+    held = queue_growth + refused
+    requests = max(0.0, metrics.arriving_requests or 0.0, latest or 0.0) + held
+    arriving += held * each
     growth *= each
     if latest is not None:
         growth = max(growth, arriving - carried)
@@ -101,6 +107,7 @@ def demand_of(
         backlog=max(owed, waiting * each),
         growth=growth,
         lead_seconds=lead_seconds,
+        requests=max(0.0, requests),
     )
 
 

@@ -2,7 +2,7 @@
 
 A gateway is not ours, and may be broken or worse. What it asks costs memory within bounds; what it
 tells of answers ends its own requests in the books, and is no evidence of anything else. The
-replicas count how its requests end.
+replicas count how its requests end; those that reach none are counted here.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -196,10 +196,12 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         found = (
             protocol.address_in(each, exchange.subset, is_grpc=exchange.is_grpc) for each in tried
         )
-        # Without our word of a wait the replica counts the request however it ends.
-        yield protocol.destination(
-            [address for address in found if address is not None], told, in_body=in_body
-        )
+        addresses = [address for address in found if address is not None]
+        try:
+            yield protocol.destination(addresses, told, in_body=in_body)
+        except GeneratorExit:
+            member.reception.unreached(exchange)
+            raise
 
     def _refuse(self, exchange: GatewayExchange, refusal: Refusal) -> messages.ProcessingResponse:
         exchange.refused = True
@@ -246,9 +248,12 @@ class EndpointPicker(service.ExternalProcessorServicer):  # type: ignore[misc]
         if kind == "response_headers":
             headers = fields_of(message.response_headers.headers)
             exchange.served = protocol.served_of(message)
+            is_first = not exchange.answered
             exchange.begin_answer(headers)
             if (member := exchange.member) is not None:
                 replica = self._server(exchange, member, headers)
+                if is_first and exchange.is_unavailable and replica is None:
+                    member.reception.unreached(exchange)
                 await member.reception.answered(exchange, headers, replica)
             yield messages.ProcessingResponse(response_headers=messages.HeadersResponse())
         elif kind == "response_trailers":

@@ -28,6 +28,7 @@ INTERNAL_HEADERS: Final = (
     Header.ENDPOINT,
     Header.DEPLOYMENT,
     Header.MODEL_JUDGED,
+    Header.UNWITNESSED,
     Header.WAITED,
     Header.ONCE,
     Header.CLIENT,

@@ -17,82 +17,68 @@ _NOT_OURS: Final[Config] = {
         },
     }
 }
+_NOT_GRPC: Final[Config] = {
+    "header_filter": {
+        "header": {
+            "name": "content-type",
+            "string_match": {"prefix": "application/grpc"},
+            "invert_match": True,
+            "treat_missing_header_as_empty": True,
+        }
+    }
+}
+_UPSTREAM: Final[Config] = {
+    "response_flag_filter": {"flags": ["UH", "UF", "UC", "UR", "UO", "URX", "UPE"]}
+}
+_OWN_WORDS: Final = (404, 413, 414, 422, 429, 503)
+"""Statuses of direct responses and of the picker's, which have their own words."""
 
 
 def local_replies() -> Config:
     """Envoy's own answers in the form that OpenAI clients read; gRPC keeps its status."""
-    not_grpc = {
-        "header_filter": {
-            "header": {
-                "name": "content-type",
-                "string_match": {"prefix": "application/grpc"},
-                "invert_match": True,
-                "treat_missing_header_as_empty": True,
-            }
-        }
-    }
-    upstream = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR", "UO", "URX", "UPE"]}}
-    too_large = _status("EQ", 413)
-    # These are direct responses and the picker's, which have their own words.
-    own_words = [_status("NE", status) for status in (404, 413, 414, 422, 429, 503)]
+    others = [_status("NE", status) for status in _OWN_WORDS]
+    no_replica = ("No replica could answer; try again.", "server_error", "unavailable")
+    failed = ("The request failed; try again.", "server_error", "internal_error")
+    key = {"header": {"key": "www-authenticate", "value": "Bearer"}}
     return {
         "mappers": [
-            {
-                "filter": {"and_filter": {"filters": [upstream, not_grpc]}},
-                "body_format_override": _error_format(
-                    "No replica could answer; try again.", "server_error", "unavailable"
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [too_large, not_grpc]}},
-                "body_format_override": _error_format(
-                    "The request body is larger than this server accepts.",
-                    "invalid_request_error",
-                    "payload_too_large",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("EQ", 408), not_grpc]}},
-                "body_format_override": _error_format(
-                    "The request did not come in time; send it faster or in less bytes.",
-                    "invalid_request_error",
-                    "request_timeout",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("EQ", 431), not_grpc]}},
-                "body_format_override": _error_format(
-                    "The headers are too many or too long.",
-                    "invalid_request_error",
-                    "headers_too_large",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("EQ", 401), not_grpc]}},
-                "headers_to_add": [{"header": {"key": "www-authenticate", "value": "Bearer"}}],
-                "body_format_override": _error_format(
-                    "Incorrect API key; send one as `Authorization: Bearer KEY`.",
-                    "invalid_request_error",
-                    "invalid_api_key",
-                ),
-            },
-            {
-                "filter": {"and_filter": {"filters": [_status("GE", 500), *own_words, not_grpc]}},
-                "body_format_override": _error_format(
-                    "The request failed; try again.", "server_error", "internal_error"
-                ),
-            },
-            {
-                "filter": {
-                    "and_filter": {"filters": [_status("GE", 400), *own_words, _NOT_OURS, not_grpc]}
-                },
-                "body_format_override": _error_format(
-                    "This is not a request that this server takes; see the HTTP status.",
-                    "invalid_request_error",
-                    "bad_request",
-                ),
-            },
+            _mapper([_UPSTREAM], *no_replica),
+            _refusal(
+                413, "The request body is larger than this server accepts.", "payload_too_large"
+            ),
+            _refusal(
+                408,
+                "The request did not come in time; send it faster or in less bytes.",
+                "request_timeout",
+            ),
+            _refusal(431, "The headers are too many or too long.", "headers_too_large"),
+            _refusal(
+                401,
+                "Incorrect API key; send one as `Authorization: Bearer KEY`.",
+                "invalid_api_key",
+            )
+            | {"headers_to_add": [key]},
+            _mapper([_status("GE", 500), *others], *failed),
+            _mapper(
+                [_status("GE", 400), *others, _NOT_OURS],
+                "This is not a request that this server takes; see the HTTP status.",
+                "invalid_request_error",
+                "bad_request",
+            ),
         ]
+    }
+
+
+def _refusal(status: int, message: str, code: str) -> Config:
+    """The client's own error."""
+    return _mapper([_status("EQ", status)], message, "invalid_request_error", code)
+
+
+def _mapper(filters: list[Config], message: str, kind: str, code: str) -> Config:
+    """What an answer that passes all filters becomes, except for gRPC."""
+    return {
+        "filter": {"and_filter": {"filters": [*filters, _NOT_GRPC]}},
+        "body_format_override": _error_format(message, kind, code),
     }
 
 

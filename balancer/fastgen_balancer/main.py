@@ -54,6 +54,40 @@ SettleSeconds = Annotated[
         min=0,
     ),
 ]
+BalancerName = Annotated[
+    str, typer.Option(help="Its name: that of its FastGenDeployment, or `balancer.name`.")
+]
+Namespace = Annotated[str, typer.Option(help="Its namespace.")]
+PrometheusUrl = Annotated[
+    str | None, typer.Option(help="Where the autoscaler reads metrics; not with --static.")
+]
+PickerPort = Annotated[int, typer.Option(help="For Envoy, on loopback.")]
+HttpHost = Annotated[
+    str | None,
+    typer.Option(help="Address of /metrics and probes; default: all, loopback with --static."),
+]
+HttpPort = Annotated[int, typer.Option(help="Port of the same.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
+]
+PeersPort = Annotated[int | None, typer.Option(help="For other balancer pods; default: none.")]
+MaxWaitSeconds = Annotated[
+    float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
+]
+MaxQueuedRequests = Annotated[
+    int | None, typer.Option(help="Only with --static; default: 1000.", min=0)
+]
+DrainSeconds = Annotated[
+    float | None,
+    typer.Option(help="Longest wait for open streams; only with --static; default: 120.", min=0),
+]
+EndpointPickerPort = Annotated[
+    int | None, typer.Option(help="For gateways with the endpoint-picker protocol.")
+]
+EndpointPickerTls = Annotated[
+    Path | None, typer.Option(help="Folder with tls.crt and tls.key for the same.")
+]
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
 
 
 @app.command()
@@ -104,48 +138,24 @@ def envoy(
 @app.command()
 def picker(
     directory: Directory,
-    balancer: Annotated[
-        str, typer.Option(help="Its name: that of its FastGenDeployment, or `balancer.name`.")
-    ] = "",
-    namespace: Annotated[str, typer.Option(help="Its namespace.")] = "",
+    balancer: BalancerName = "",
+    namespace: Namespace = "",
     static: Static = None,
     static_peer: StaticPeer = None,
-    prometheus_url: Annotated[
-        str | None, typer.Option(help="Where the autoscaler reads metrics; not with --static.")
-    ] = None,
-    picker_port: Annotated[int, typer.Option(help="For Envoy, on loopback.")] = Port.PICKER,
-    http_host: Annotated[
-        str | None,
-        typer.Option(help="Address of /metrics and probes; default: all, loopback with --static."),
-    ] = None,
-    http_port: Annotated[int, typer.Option(help="Port of the same.")] = Port.BALANCER_HTTP,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Serves /metrics alone; default: only the HTTP port does.")
-    ] = None,
-    peers_port: Annotated[
-        int | None, typer.Option(help="For other balancer pods; default: none.")
-    ] = None,
-    max_wait_seconds: Annotated[
-        float, typer.Option(help="Longest stay in the queue.", min=0, max=MAX_HOLD_SECONDS)
-    ] = MAX_WAIT_SECONDS,
-    max_queued_requests: Annotated[
-        int | None, typer.Option(help="Only with --static; default: 1000.", min=0)
-    ] = None,
-    drain_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="Longest wait for open streams; only with --static; default: 120.", min=0
-        ),
-    ] = None,
+    prometheus_url: PrometheusUrl = None,
+    picker_port: PickerPort = Port.PICKER,
+    http_host: HttpHost = None,
+    http_port: HttpPort = Port.BALANCER_HTTP,
+    metrics_port: MetricsPort = None,
+    peers_port: PeersPort = None,
+    max_wait_seconds: MaxWaitSeconds = MAX_WAIT_SECONDS,
+    max_queued_requests: MaxQueuedRequests = None,
+    drain_seconds: DrainSeconds = None,
     settle_seconds: SettleSeconds = None,
     api_keys: ApiKeys = None,
-    endpoint_picker_port: Annotated[
-        int | None, typer.Option(help="For gateways with the endpoint-picker protocol.")
-    ] = None,
-    endpoint_picker_tls: Annotated[
-        Path | None, typer.Option(help="Folder with tls.crt and tls.key for the same.")
-    ] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    endpoint_picker_port: EndpointPickerPort = None,
+    endpoint_picker_tls: EndpointPickerTls = None,
+    log_level: LogLevel = "info",
 ) -> None:
     """Tell Envoy where each request goes, and the cluster how many replicas it needs."""
     # Only here: the other verbs need not wait for the servers' libraries.
@@ -159,12 +169,7 @@ def picker(
         {"--max-queued-requests": max_queued_requests, "--drain-seconds": drain_seconds},
         {"--prometheus-url": prometheus_url},
     )
-    if static_peer and not endpoints:
-        raise typer.BadParameter("the API server says it", param_hint="--static-peer")
-    if endpoint_picker_tls is not None and endpoint_picker_port is None:
-        raise typer.BadParameter(
-            "it is needed with --endpoint-picker-tls", param_hint="--endpoint-picker-port"
-        )
+    _check_companions(static_peer or [], endpoints, endpoint_picker_port, endpoint_picker_tls)
     options = Options(
         directory=directory,
         balancer=balancer,
@@ -218,6 +223,21 @@ def _static_peers(texts: list[str]) -> tuple[Peer, ...]:
         return tuple(parse_peer(text) for text in texts)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--static-peer") from error
+
+
+def _check_companions(
+    static_peers: list[str],
+    endpoints: dict[str, tuple[Endpoint, ...]],
+    endpoint_picker_port: int | None,
+    endpoint_picker_tls: Path | None,
+) -> None:
+    """Refuses arguments that only have a meaning beside others."""
+    if static_peers and not endpoints:
+        raise typer.BadParameter("the API server says it", param_hint="--static-peer")
+    if endpoint_picker_tls is not None and endpoint_picker_port is None:
+        raise typer.BadParameter(
+            "it is needed with --endpoint-picker-tls", param_hint="--endpoint-picker-port"
+        )
 
 
 def _check_mode(

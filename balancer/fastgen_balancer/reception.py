@@ -8,7 +8,7 @@ from typing import Final
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from google.protobuf import duration_pb2
 
-from fastgen_api.names import Header
+from fastgen_api.names import Header, Outcome
 from fastgen_balancer import estimate
 from fastgen_balancer.dispatch import Answer, Dispatcher, Held, Placed
 from fastgen_balancer.endpoints import Endpoint
@@ -165,8 +165,12 @@ class Reception:
         return tried
 
     def waited(self, exchange: Exchange) -> dict[str, str]:
-        """The header by which the replica knows how long the request has been here already."""
-        return {Header.WAITED: str(round((self._clock() - exchange.began_at) * 1000))}
+        """The headers by which the replica knows how long the request has been here already.
+
+        Of a gateway's request it counts each end itself: here nobody hears of it.
+        """
+        waited = {Header.WAITED: str(round((self._clock() - exchange.began_at) * 1000))}
+        return waited if exchange.witnessed else waited | {Header.UNWITNESSED: "1"}
 
     def judged(self, exchange: Exchange) -> dict[str, str]:
         """The header by which the replica knows that the model needs no more judging."""
@@ -179,6 +183,19 @@ class Reception:
         self.first_byte(exchange, headers, replica)
         if self.must_spread(exchange, replica):
             await self.spread()
+
+    def unreached(self, exchange: Exchange) -> None:
+        """Counts a request that was sent, and that no replica has seen, so that none counts it.
+
+        Its proxy has told that it reached none, or has gone before it heard where to.
+        """
+        if not exchange.generates or not exchange.placed:
+            return
+        if exchange.is_unavailable:
+            self._metrics.ended(Outcome.ERROR)
+            return
+        waited = self._clock() - exchange.began_at
+        self._metrics.ended(outcome_of_abandoned(waited, self._settings().ttft_seconds))
 
     def must_spread(self, exchange: Exchange, replica: str | None) -> bool:
         """Whether an answer is a failure that all pods have to know of before its client does."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from fastgen_balancer import in_flight
+from fastgen_balancer import in_flight, supply
 from fastgen_balancer.behavior import Change
 from fastgen_balancer.capacity import Capacity
 from fastgen_balancer.decision import Memory
@@ -43,6 +43,13 @@ def observe(signals: Signals, policy: Policy, memory: Memory, now: float) -> Mem
         at=now,
         replicas=current,
         ready=local.ready_endpoints,
+        waiting=supply.note(
+            memory.waiting,
+            signals.capacity_blocked,
+            local.ready_endpoints < current,
+            memory.ready is not None and local.ready_endpoints > memory.ready,
+            now,
+        ),
         lost_at=_lost(memory, current, local.ready_endpoints, now),
         pending_since=pending,
         full_since=full,
@@ -93,6 +100,7 @@ def _in_step(memory: Memory, now: float) -> Memory:
         wishes=tuple(replace(each, at=each.at + jump) for each in memory.wishes),
         changes=tuple(replace(each, at=each.at + jump) for each in memory.changes),
         samples=(),
+        presences=(),
         pending_since=moved(memory.pending_since),
         full_since=moved(memory.full_since),
         queued_since=None,
@@ -101,6 +109,7 @@ def _in_step(memory: Memory, now: float) -> Memory:
         idle_since=None,
         known_at=moved(memory.known_at),
         lost_at=moved(memory.lost_at),
+        waiting=supply.moved(memory.waiting, jump),
         in_flight=in_flight.moved(memory.in_flight, jump),
     )
 

@@ -1,9 +1,9 @@
 """How many replicas there should be."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from fastgen_balancer import in_flight
+from fastgen_balancer import in_flight, influx
 from fastgen_balancer.capacity import (
     SETTLED_SECONDS,
     Judgement,
@@ -14,7 +14,7 @@ from fastgen_balancer.capacity import (
     note_miss,
     saturated_fleet,
 )
-from fastgen_balancer.decision import Memory, Recommendation, Rule, Sight, Wish
+from fastgen_balancer.decision import Blocker, Memory, Recommendation, Rule, Sight, Wish
 from fastgen_balancer.demand import Demand, demand_of, request_work
 from fastgen_balancer.inputs import inputs_of
 from fastgen_balancer.lack import lack_of
@@ -22,7 +22,8 @@ from fastgen_balancer.pace import bounded, paced, remember
 from fastgen_balancer.recollection import observe, since
 from fastgen_balancer.rules import wish_for
 from fastgen_balancer.scaling_policy import SHORT_WINDOW_SECONDS, Policy
-from fastgen_balancer.signals import MetricSignals, Signals, Unknown
+from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Signals, Unknown
+from fastgen_balancer.supply import supply_seconds
 from fastgen_balancer.trend import note, rise_ahead
 
 AT_ONCE: Final = (Rule.BELOW_MINIMUM, Rule.ABOVE_MAXIMUM, Rule.FROM_ZERO, Rule.TO_ZERO)
@@ -44,46 +45,36 @@ def recommend(
     if wish.rule not in AT_ONCE or _is_forbidden(wish, policy):
         decision = paced(wish, signals.replicas, policy, memory, now)
     memory = remember(memory, wish, policy, now)
-    return decision, replace(memory, decided=decision.replicas)
+    held_back = wish.replicas if Blocker.SCALING_POLICY in decision.blockers else 0
+    return decision, replace(memory, decided=decision.replicas, held_back=held_back)
 
 
 def _is_forbidden(wish: Wish, policy: Policy) -> bool:
     return wish.rule is Rule.TO_ZERO and policy.scale_down.select_policy == "Disabled"
 
 
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What the metrics tell. missed_long: the SLO, for a while, and not because all are full."""
+
+    judgement: Judgement
+    demand: Demand | None
+    missed_long: bool
+
+
 def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple[Sight, Memory]:
     """Reads the signals, and learns from them what a replica carries."""
     metrics, local = signals.metrics, signals.local
-    judgement, demand = Judgement(Verdict.UNKNOWN), None
     readings = () if isinstance(metrics, Unknown) else fresh(metrics, policy)
     saturated = saturated_fleet(local, metrics, readings, policy)
-    missed_long = False
+    memory = _note_presence(signals, memory, now)
+    learned = _Learned(Judgement(Verdict.UNKNOWN), demand=None, missed_long=False)
     if not isinstance(metrics, Unknown) and readings:
-        judgement = judge(metrics, policy)
-        each = request_work(metrics) or memory.request_work
-        carried = local.ready_endpoints * memory.capacity.most_at(now)
-        demand = demand_of(metrics, readings, each, policy.lead_seconds, carried)
-        missed = judgement.verdict is Verdict.MISSED and not saturated
-        missed_since = since(memory.missed_since, missed, now)
-        missed_long = missed_since is not None and now - missed_since > SHORT_WINDOW_SECONDS
-        capacity = memory.capacity
-        if memory.full_since is None:
-            # New replicas take from what the others do: for a window no rate is anybody's capacity.
-            capacity = learn(capacity, readings, judgement, policy, missed_long, now)
-        memory = replace(
-            memory,
-            capacity=capacity,
-            missed_since=missed_since,
-            known_at=now,
-            request_work=each,
-        )
-        demand, memory = _look_ahead(demand, memory, now)
-        if judgement.verdict is Verdict.MISSED and saturated and demand:
-            memory = _note_miss(demand, local.ready_endpoints, memory, now)
+        learned, memory = _learn(metrics, local, readings, saturated, policy, memory, now)
     lack = lack_of(signals, policy)
-    memory = _look_for_rest(signals, demand, lack, memory, now)
+    memory = _look_for_rest(signals, learned.demand, lack, memory, now)
     ready = min(local.ready_endpoints, signals.replicas)
-    memory = _note_in_flight(signals, None if lack else demand, ready, memory, now)
+    memory = _note_in_flight(signals, None if lack else learned.demand, ready, memory, now)
 
     def lasted(begun: float | None, seconds: float) -> bool:
         return begun is not None and now - begun >= seconds
@@ -98,21 +89,67 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         lack=lack,
         local=local,
         saturated=saturated,
-        missed_long=missed_long,
+        missed_long=learned.missed_long,
         queue_stands=lasted(memory.queued_since, policy.queue_seconds),
         endpoints_stay_saturated=lasted(memory.saturated_since, policy.saturated_seconds),
         metrics=metrics,
         readings=readings,
-        judgement=judgement,
-        demand=demand,
+        judgement=learned.judgement,
+        demand=learned.demand,
         carried=memory.capacity.carried_at(now),
         most=memory.capacity.most_at(now),
         missed=memory.capacity.missed_at(now),
-        highest=_highest(demand, memory),
+        highest=_highest(learned.demand, memory),
         reserve=0 if memory.lost_at is None else 1,
         load=in_flight.load_of(memory.in_flight),
+        held_back=memory.held_back,
     )
     return sight, memory
+
+
+def _learn(
+    metrics: MetricSignals,
+    local: LocalSignals,
+    readings: tuple[ReplicaReading, ...],
+    saturated: bool,
+    policy: Policy,
+    memory: Memory,
+    now: float,
+) -> tuple[_Learned, Memory]:
+    """Judges the metrics, and takes from them what is asked and what a replica carries."""
+    judgement = judge(metrics, policy)
+    each = request_work(metrics) or memory.request_work
+    lead = supply_seconds(memory.waiting, policy.lead_seconds, now)
+    carried = local.ready_endpoints * memory.capacity.most_at(now)
+    demand = demand_of(metrics, readings, each, lead, carried, influx.surge(memory.presences))
+    missed = judgement.verdict is Verdict.MISSED and not saturated
+    missed_since = since(memory.missed_since, missed, now)
+    missed_long = missed_since is not None and now - missed_since > SHORT_WINDOW_SECONDS
+    capacity = memory.capacity
+    if memory.full_since is None:
+        # New replicas take from what the others do: for a window no rate is anybody's capacity.
+        capacity = learn(capacity, readings, judgement, policy, missed_long, now)
+    memory = replace(
+        memory,
+        capacity=capacity,
+        missed_since=missed_since,
+        known_at=now,
+        request_work=each,
+    )
+    ahead, memory = _look_ahead(demand, memory, now)
+    if judgement.verdict is Verdict.MISSED and saturated and ahead:
+        memory = _note_miss(ahead, local.ready_endpoints, memory, now)
+    return _Learned(judgement, ahead, missed_long), memory
+
+
+def _note_presence(signals: Signals, memory: Memory, now: float) -> Memory:
+    local, metrics = signals.local, signals.metrics
+    if local.unheard_balancers:
+        # What they hold would come back as a growth.
+        return replace(memory, presences=())
+    rate = None if isinstance(metrics, Unknown) else metrics.arriving_requests
+    requests = local.in_flight_requests + local.queued_requests
+    return replace(memory, presences=influx.note(memory.presences, requests, rate, now))
 
 
 def _note_in_flight(
@@ -130,7 +167,7 @@ def _look_ahead(demand: Demand | None, memory: Memory, now: float) -> tuple[Dema
     """Adds what is to come until a replica that is asked for now is ready."""
     if demand is None:
         return None, memory
-    samples = note(memory.samples, max(0.0, demand.arriving), now)
+    samples = note(memory.samples, max(0.0, demand.arriving), now, demand.requests)
     # A rate is that of half a window ago.
     ahead = rise_ahead(samples, demand.lead_seconds + SHORT_WINDOW_SECONDS / 2)
     return replace(demand, ahead=ahead), replace(memory, samples=samples)

@@ -59,15 +59,17 @@ def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
     """Lets a call through unless replicas that are still to come may do.
 
     They surely do not where more arrives than all of them carry: that is asked for even where no
-    node takes those that wait, since whoever adds nodes adds them for pods. Otherwise nobody knows
-    by how much the call is right, and it doubles the ready ones at most.
+    node takes those that wait, since whoever adds nodes adds them for pods. Otherwise a call that
+    knows no number doubles the ready ones at most.
     """
     current, firm = sight.replicas, _firm(sight, policy)
-    replicas = max(firm, min(call.replicas, 2 * max(1, sight.ready)))
     missing = max(0, current - sight.ready)
     if sight.blocked and firm <= current:
         text = f"no node takes {missing} of {current}, nor would one take more"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.CAPACITY_BLOCKED,))
+    # What was wished for, and the policies let come only bit by bit, is no new wish.
+    firm = max(firm, min(call.replicas, sight.held_back))
+    replicas = max(firm, min(call.replicas, _most_at_once(sight, policy)))
     # With new ones just ready neither what each does nor what waits for whom is settled.
     if firm > current and not (sight.pending and not missing):
         return Wish(replicas, call.rule, call.message)
@@ -81,6 +83,14 @@ def _supplied(call: Wish, sight: Sight, policy: Policy) -> Wish:
         text = f"{missing} of {current} do not become ready"
         return Wish(current, call.rule, f"{call.message}; {text}", (Blocker.STUCK_REPLICAS,))
     return Wish(replicas, call.rule, call.message)
+
+
+def _most_at_once(sight: Sight, policy: Policy) -> int:
+    """A demand is a number while nobody is on the way to lessen it; other calls know of none."""
+    double = 2 * max(1, sight.ready)
+    if sight.demand is None or sight.pending:
+        return double
+    return max(double, wanted_for(sight.demand.total, sight.ready, sight, policy))
 
 
 def _firm(sight: Sight, policy: Policy) -> int:

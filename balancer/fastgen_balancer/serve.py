@@ -72,43 +72,13 @@ async def serve(options: Options) -> None:
     drain = Drain(admin, lambda: options.settle_seconds, lambda: picker.drain_limit_seconds)
     call_server = await _serve_envoy(picker, options.picker_port)
     gateway_server = await _serve_gateways(picker, options, drain)
-    app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
-    webs = [_web_server(app, options.http_host, options.http_port)]
-    if options.metrics_port is not None:
-        alone = metrics_app(picker.registries)
-        webs.append(_web_server(alone, options.http_host, options.metrics_port))
-    if options.peers_port is not None:
-        app = peers_app(picker.load, picker.wake, picker.share)
-        webs.append(_web_server(app, options.http_host, options.peers_port))
-    tasks = [
-        *(asyncio.create_task(web.serve(), name="http") for web in webs),
-        asyncio.create_task(_sweep(picker), name="sweep"),
-        asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
-        asyncio.create_task(drain.undo_abandoned(), name="recover"),
-    ]
-    if options.api_keys is not None:
-        file = ApiKeyFile(options.api_keys, options.directory)
-        tasks.append(asyncio.create_task(file.follow(), name="api keys"))
+    webs = _web_servers(picker, admin, drain, options)
+    tasks = [asyncio.create_task(web.serve(), name="http") for web in webs]
+    tasks += _start_chores(picker, admin, drain, options)
     if options.static:
-        picker.serve(static_roster(tuple(options.static), options.settings))
-        for entry, endpoints in zip(picker.roster.entries, options.static.values(), strict=True):
-            picker.members[entry.deployment].set_endpoints(endpoints)
-        if options.static_peers:
-            shares = _share_with(picker, options.static_peers)
-            tasks.append(asyncio.create_task(shares, name="peers"))
+        tasks += _serve_static(picker, options)
     else:
-        # Only here: outside Kubernetes its client is not needed.
-        from fastgen_balancer.residence import live_in_cluster
-
-        life = live_in_cluster(
-            picker,
-            options.directory,
-            options.balancer,
-            options.namespace,
-            options.prometheus_url,
-            options.settings.max_wait_seconds,
-        )
-        tasks.append(asyncio.create_task(life, name="cluster"))
+        tasks.append(asyncio.create_task(_live_in_cluster(picker, options), name="cluster"))
     _spare_collections()
     try:
         log.info("picker serves", extra={"port": options.picker_port, "http": options.http_port})
@@ -129,6 +99,60 @@ async def serve(options: Options) -> None:
             await gateway_server.stop(0)
         await call_server.stop()
         await admin.close()
+
+
+def _web_servers(
+    picker: Picker, admin: EnvoyAdmin, drain: Drain, options: Options
+) -> list["_WebServer"]:
+    """One for each port that is asked for."""
+    app = web_app(picker.registries, admin, drain, lambda: picker.has_synced)
+    webs = [_web_server(app, options.http_host, options.http_port)]
+    if options.metrics_port is not None:
+        alone = metrics_app(picker.registries)
+        webs.append(_web_server(alone, options.http_host, options.metrics_port))
+    if options.peers_port is not None:
+        app = peers_app(picker.load, picker.wake, picker.share)
+        webs.append(_web_server(app, options.http_host, options.peers_port))
+    return webs
+
+
+def _start_chores(
+    picker: Picker, admin: EnvoyAdmin, drain: Drain, options: Options
+) -> list[asyncio.Task[None]]:
+    """What every balancer does besides answering."""
+    tasks = [
+        asyncio.create_task(_sweep(picker), name="sweep"),
+        asyncio.create_task(_recover_envoy(admin, drain), name="recover"),
+        asyncio.create_task(drain.undo_abandoned(), name="recover"),
+    ]
+    if options.api_keys is not None:
+        file = ApiKeyFile(options.api_keys, options.directory)
+        tasks.append(asyncio.create_task(file.follow(), name="api keys"))
+    return tasks
+
+
+def _serve_static(picker: Picker, options: Options) -> list[asyncio.Task[None]]:
+    """Takes in the replicas that were given; the tasks keep other balancers in step."""
+    picker.serve(static_roster(tuple(options.static), options.settings))
+    for entry, endpoints in zip(picker.roster.entries, options.static.values(), strict=True):
+        picker.members[entry.deployment].set_endpoints(endpoints)
+    if not options.static_peers:
+        return []
+    return [asyncio.create_task(_share_with(picker, options.static_peers), name="peers")]
+
+
+async def _live_in_cluster(picker: Picker, options: Options) -> None:
+    # Only here: outside Kubernetes its client is not needed.
+    from fastgen_balancer.residence import live_in_cluster
+
+    await live_in_cluster(
+        picker,
+        options.directory,
+        options.balancer,
+        options.namespace,
+        options.prometheus_url,
+        options.settings.max_wait_seconds,
+    )
 
 
 def _spare_collections() -> None:

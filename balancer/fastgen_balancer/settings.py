@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from fastgen_api.spec import Routing, Spec, hold_seconds
+from fastgen_api.scaling import hold_seconds
+from fastgen_api.spec import Routing, Spec
 
 MAX_WAIT_SECONDS: Final = 30.0
 """Longest stay in the queue: clients of chat give up about then."""

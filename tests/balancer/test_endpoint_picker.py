@@ -8,7 +8,8 @@ import grpc
 import httpx2
 import pytest
 from balancer_process import idle
-from gateway import Gateway, complete, generate, http_address, running
+from gateway import complete, generate, http_address, running
+from gateway_config import Gateway
 from small_replica import Replica, serving
 
 from fastgen_api.names import Header, Metric
@@ -147,15 +148,16 @@ async def test_full_replicas_and_no_replicas(
         assert await balancer.metric(Metric.REQUESTS, outcome="refused") == 3
 
 
-async def test_a_client_that_leaves_the_queue_is_forgotten(
-    balance: Balance, http: httpx2.AsyncClient, tmp_path: Path
+@pytest.mark.parametrize("body_mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+async def test_a_client_that_leaves_the_queue_is_counted_and_forgotten(
+    balance: Balance, http: httpx2.AsyncClient, tmp_path: Path, body_mode: str
 ) -> None:
     one = Replica("one", capacity=1)
     one.extra_load = 1
     async with (
         serving(one) as a,
         picking(balance, a) as (balancer, port),
-        running(Gateway(port), tmp_path) as gateway,
+        running(Gateway(port, body_mode=body_mode), tmp_path) as gateway,
     ):
         await asyncio.sleep(0.6)
         held = asyncio.create_task(complete(http, gateway))
@@ -166,10 +168,13 @@ async def test_a_client_that_leaves_the_queue_is_forgotten(
             return await balancer.metric(Metric.QUEUED_REQUESTS) == 0
 
         await balancer.eventually(is_gone, seconds=5)
+        assert await balancer.metric(Metric.REQUESTS, outcome="excluded") == 1
+        assert await balancer.metric(Metric.IN_FLIGHT_REQUESTS) == 0
         one.extra_load = 0
         assert (await complete(http, gateway)).status_code == 200
         assert len(one.seen) == 1
         await balancer.eventually(lambda: idle(balancer), seconds=5)
+        assert await balancer.metric(Metric.REQUESTS) == 1, "the other one is the replica's"
 
 
 async def test_a_stream_in_flight_counts_and_its_end_too(
@@ -216,6 +221,24 @@ async def test_a_replica_that_is_gone_is_not_picked(
 
             await balancer.eventually(is_left_out, seconds=10)
             await balancer.eventually(lambda: idle(balancer))
+
+
+async def test_what_the_gateway_cannot_deliver_is_counted(
+    balance: Balance, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    async with contextlib.AsyncExitStack() as life, contextlib.AsyncExitStack() as rest:
+        address = await life.enter_async_context(serving(Replica("one")))
+        balancer, port = await rest.enter_async_context(picking(balance, address))
+        gateway = Gateway(port, addresses=(http_address(address),))
+        await rest.enter_async_context(running(gateway, tmp_path))
+        assert (await complete(http, gateway)).status_code == 200
+        assert await balancer.metric(Metric.REQUESTS) == 0, "the replica's to count"
+        await life.aclose()
+        lost = await complete(http, gateway)
+        assert lost.status_code == 503
+        assert Header.REPLICA not in lost.headers
+        assert await balancer.metric(Metric.REQUESTS, outcome="error") == 1
+        await balancer.eventually(lambda: idle(balancer), seconds=5)
 
 
 async def test_a_buffered_body_does_as_well(

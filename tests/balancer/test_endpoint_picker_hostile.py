@@ -8,8 +8,9 @@ from balancer_process import complete
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc as service
-from gateway import Gateway, running
 from gateway import complete as by_gateway
+from gateway import running
+from gateway_config import Gateway
 from small_replica import Replica, serving
 
 from fastgen_balancer.endpoint_picker import MAX_BODY_BYTES_HELD

@@ -9,7 +9,8 @@ import httpx2
 import pytest
 from balancer_process import complete as own_complete
 from balancer_process import idle
-from gateway import Gateway, complete, generate, http_address, running
+from gateway import complete, generate, http_address, running
+from gateway_config import Gateway
 from small_replica import Replica, replica_process, serving
 
 from fastgen_api.names import Header, Metric

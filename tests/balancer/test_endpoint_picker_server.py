@@ -7,7 +7,8 @@ import grpc
 import httpx2
 import pytest
 from certificates import Certificate, make_certificate
-from gateway import Gateway, complete, running
+from gateway import complete, running
+from gateway_config import Gateway
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mounted_secret import MountedSecret
 from small_replica import Replica, serving

@@ -9,11 +9,14 @@ from pathlib import Path
 import grpc
 import httpx2
 import pytest
-from balancer_process import Balancer, complete, generate
+from balancer_process import Balancer, complete, generate, prompt_of
 from small_replica import Replica, serving
 
 from fastgen_api.names import Header
+from fastgen_api.v1 import inference_pb2_grpc
+from fastgen_balancer import call_server
 from fastgen_balancer.endpoints import parse_static
+from fastgen_balancer.envoy_clusters import PICKER_STREAMS
 from fastgen_balancer.member import Member
 from fastgen_balancer.roster import Entry, Roster
 from fastgen_balancer.settings import Settings
@@ -73,3 +76,39 @@ async def test_the_wait_for_a_replica_ends(tmp_path: Path, http: httpx2.AsyncCli
         assert answer.elapsed.total_seconds() >= 3
         assert json.loads(answer.text)["error"]["code"] == "no_ready_replica"
         assert member.signals().queued_requests == 0
+
+
+async def test_more_requests_wait_than_one_connection_to_the_picker_carries(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients that leave meanwhile cost the others nothing: no connection ends under its calls."""
+    number = 2 * PICKER_STREAMS + 100
+    settings = Settings(max_queued_requests=number, hold_seconds=120)
+    async with (
+        at_zero(tmp_path, settings) as (balancer, member),
+        serving(Replica("one", capacity=number)) as address,
+        grpc.aio.insecure_channel(f"127.0.0.1:{balancer.port}") as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        held: list[grpc.aio.UnaryStreamCall] = []
+
+        async def fill() -> None:
+            while len(held) < number:
+                # Few at a time: the picker shares this process, and Envoy waits for it not long.
+                held.extend(
+                    stub.Generate(prompt_of("", 1)) for _ in range(min(100, number - len(held)))
+                )
+                await balancer.eventually(lambda: member.signals().queued_requests == len(held))
+
+        await fill()
+        # Not more than Envoy bears of one client.
+        for each in held[::4]:
+            each.cancel()
+        del held[::4]
+        await balancer.eventually(lambda: member.signals().queued_requests == len(held))
+        await fill()
+        member.set_endpoints((parse_static(address),))
+        async with asyncio.timeout(60):
+            answers = [[message.text async for message in each] for each in held]
+        assert answers == [["w0 "]] * number
+        assert [each for each in caplog.records if each.name == call_server.__name__] == []

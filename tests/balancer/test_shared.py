@@ -12,7 +12,8 @@ import grpc
 import httpx2
 import pytest
 from balancer_process import Balancer, prompt_of
-from gateway import Gateway, http_address, running
+from gateway import http_address, running
+from gateway_config import Gateway
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )

@@ -20,6 +20,8 @@ from .conftest import Balance
 
 STREAMS = 20
 """Of each protocol."""
+IDLE_SECONDS = 5.0
+"""From the end of the last answer to books without a request in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,16 @@ async def _round(
     done = await flap(fleet, rng, seconds)
     told = await load
 
-    async def is_quiet() -> bool:
-        return await balancer.metric(Metric.IN_FLIGHT_REQUESTS) == 0 and await balancer.metric(
-            Metric.ENDPOINTS
-        ) == len(fleet)
+    async def is_idle() -> bool:
+        return await balancer.metric(Metric.IN_FLIGHT_REQUESTS) == 0
 
-    await balancer.eventually(is_quiet, 40)
+    async def is_whole() -> bool:
+        return await balancer.metric(Metric.ENDPOINTS) == len(fleet)
+
+    # Each client has its answer by now, and Envoy tells of ended requests each second.
+    await balancer.eventually(is_idle, IDLE_SECONDS)
+    await balancer.eventually(is_whole, 40)
+    assert await is_idle()
     assert balancer.picker is not None
     found = Round(done, told, await held_by(balancer.picker, told_to))
     print(

@@ -1,92 +1,21 @@
 """Gateways that are broken or worse: what they tell and send harms nobody else."""
 
 import asyncio
-from pathlib import Path
-from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
 import pytest
-from balancer_books import Clock, Told, endpoint, fleet_of, report
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
-from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
-from prometheus_client import CollectorRegistry, generate_latest
+from balancer_books import Clock, fleet_of
+from balancer_gateways import BODY, BUFFERED, DUPLEX, Desk, asks, sends, tells
+from prometheus_client import generate_latest
 
-from fastgen_api.names import Header, Metric
+from fastgen_api.names import Metric
 from fastgen_balancer import endpoint_picker, health
 from fastgen_balancer.account import Sent
-from fastgen_balancer.arrival import Arrivals
-from fastgen_balancer.endpoint_picker import EndpointPicker
 from fastgen_balancer.exchange import Exchange
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.health import FAILURES_TO_EJECT
-from fastgen_balancer.member import Identity, Member
-from fastgen_balancer.metrics import UnplacedMetrics
-from fastgen_balancer.roster import Entry, Roster
-from fastgen_balancer.settings import Settings
 from fastgen_balancer.suspicion import Verdict
-
-BODY = b'{"prompt": "once upon a time", "max_tokens": 5}'
-DUPLEX, BUFFERED = ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.BUFFERED
-
-
-class Desk:
-    """A picker of two endpoints, of which gateways ask."""
-
-    def __init__(self, capacity: int = 8) -> None:
-        self.clock, settings = Clock(), Settings(max_queued_requests=100)
-        self.folder = TemporaryDirectory()
-        member = Member(Path(self.folder.name), Identity("d", "n"), settings, self.clock)
-        (self.registry,) = member.registries()
-        self.fleet = member.fleet
-        self.fleet.set_endpoints([endpoint("a"), endpoint("b")])
-        self.capacity = capacity
-        self.hear()
-        self.quarantine, self.dispatcher = member.quarantine, member.dispatcher
-        self.reception = member.reception
-        roster = Roster((Entry("d", "d", settings),))
-        nobody = UnplacedMetrics(CollectorRegistry(), "n")
-        self.arrivals = Arrivals(lambda: roster, {"d": member}, nobody, self.clock)
-        self.picker = EndpointPicker(self.arrivals, self.clock, Random(1))
-
-    def hear(self) -> None:
-        for name in "ab":
-            self.fleet.hear(name, report(self.clock.now, capacity=self.capacity))
-
-    async def call(self, *parts: Any) -> list[messages.ProcessingResponse]:
-        return [each async for each in self.picker.Process(None, Told(*parts))]
-
-    def tokens(self) -> int:
-        """The cost of a request of our own Envoy's."""
-        exchange = self.arrivals.begin(Exchange, {":method": "POST", ":path": "/v1/x"}, "")
-        assert self.arrivals.read(exchange, BODY) is None
-        return self.reception.request(exchange).tokens
-
-
-def asks(mode: int = DUPLEX) -> messages.ProcessingRequest:
-    request = messages.ProcessingRequest()
-    request.protocol_config.request_body_mode = mode
-    for key, value in ((":method", "POST"), (":path", "/v1/completions")):
-        request.request_headers.headers.headers.add(key=key, raw_value=value.encode())
-    return request
-
-
-def sends(body: bytes = BODY, *, ends: bool = True) -> messages.ProcessingRequest:
-    request = messages.ProcessingRequest()
-    request.request_body.body, request.request_body.end_of_stream = body, ends
-    return request
-
-
-def tells(status: str, served: str = "", **headers: str) -> messages.ProcessingRequest:
-    request = messages.ProcessingRequest()
-    told = {":status": status} | {key.replace("_", "-"): value for key, value in headers.items()}
-    for key, value in told.items():
-        request.response_headers.headers.headers.add(key=key, raw_value=value.encode())
-    if served:
-        lb = request.metadata_context.filter_metadata["envoy.lb"]
-        lb.update({"x-gateway-destination-endpoint-served": served})
-    return request
 
 
 @pytest.mark.parametrize("status", ["500", "503", "429", "0", "200"])
@@ -204,24 +133,3 @@ async def test_bodies_of_gateways_cost_memory_within_a_bound(
     answers = await desk.call(asks(mode), sends(), tells("200", x_fastgen_replica="a"))
     assert answers[0].WhichOneof("response") in ("request_headers", "request_body")
     assert desk.picker._held_bytes == 0
-
-
-async def test_only_a_request_that_was_held_bears_our_word() -> None:
-    """Others the replica counts however they end, since nobody here knows."""
-    desk = Desk(capacity=1)
-    first, *_ = await desk.call(asks(), sends())
-    told = {each.header.key for each in
-            first.request_headers.response.header_mutation.set_headers}  # fmt: skip
-    assert Header.WAITED not in told
-    for name in "ab":
-        desk.fleet.send(name, Sent(name, 1, desk.clock.now))
-    call = asyncio.create_task(desk.call(asks(), sends()))
-    await asyncio.sleep(0.05)
-    assert desk.dispatcher.queued == 1
-    desk.clock.now += 2
-    desk.fleet.end("a")
-    desk.dispatcher.pump()
-    held, *_ = await call
-    values = {each.header.key: each.header.raw_value for each in
-            held.request_headers.response.header_mutation.set_headers}  # fmt: skip
-    assert values[Header.WAITED] == b"2000"

@@ -46,6 +46,15 @@ def test_a_surge_counts_at_once_with_the_backlog_that_it_will_be() -> None:
     assert (risen.arriving, risen.growth) == (pytest.approx(7.2), pytest.approx(4.2))
 
 
+def test_a_surge_counts_by_the_balancers_word_before_prometheus_knows() -> None:
+    seen = replace(fleet(3, 1.8), arriving_requests=2.0)
+    risen = demand_of(seen, seen.replicas, 0.9, 60.0, carried=3.0, influx=8.0)
+    later = replace(seen, latest_requests=8.0)
+    assert risen == demand_of(later, seen.replicas, 0.9, 60.0, carried=3.0)
+    assert risen is not None
+    assert risen.requests == 8.0
+
+
 @quick
 @given(st.floats(0, 1e3), st.floats(0, 1e3), st.floats(0.01, 1e3))
 def test_a_surge_never_lowers_a_demand(latest: float, mean: float, each: float) -> None:

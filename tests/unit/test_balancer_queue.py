@@ -225,7 +225,8 @@ def test_the_queue_is_bounded_by_bytes_too(events: list[tuple[int, str]]) -> Non
                 clock.now += 1
                 dispatcher._fleet.hear("a", report(clock.now, running=0, capacity=1))
                 dispatcher.pump()
-                assert waits.pop(0).placed.done()
+                late = clock.now - waits[0].since > PATIENCE_SECONDS
+                assert waits.pop(-1 if late else 0).placed.done()
             assert dispatcher.held_bytes == sum(each.request.body_bytes for each in waits)
             assert dispatcher.queued == len(waits)
 

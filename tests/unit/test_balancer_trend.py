@@ -61,6 +61,20 @@ def test_chance_rarely_makes_a_trend() -> None:
     assert found / 4000 < 0.03
 
 
+def test_requests_show_a_rise_that_their_lengths_hide() -> None:
+    random = Random(3)
+    rates = [1.0 + 0.05 * i for i in range(30)]
+    samples: tuple[Sample, ...] = ()
+    for index, rate in enumerate(rates):
+        work = rate * random.choice([0.2, 1.8])
+        samples = note(samples, work, 10.0 * index, rate)
+    assert rise_ahead([Sample(each.at, each.demand) for each in samples], LEAD) == 0
+    each = sum(s.demand for s in samples) / sum(rates)
+    assert rise_ahead(samples, LEAD) == pytest.approx(
+        min(0.05 / 10 * LEAD * each, samples[-1].demand / 2)
+    )
+
+
 @given(st.lists(st.floats(0, 1e3), max_size=40), st.floats(1, 1e4))
 def test_a_trend_is_never_negative_and_never_more_than_half(
     demands: list[float], lead: float

@@ -63,12 +63,25 @@ def test_the_same_seed_gives_the_same_file(trace: Path, tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_an_slo_that_nothing_reaches_is_said(trace: Path) -> None:
-    arguments = ["simulate", "--trace", str(trace), "--slo", "ttft=1ms", "--max-replicas", "2"]
+@pytest.mark.parametrize(
+    ("slo", "way_out"),
+    [
+        ("ttft=1ms", "takes 54 ms, longer than ttft allows"),
+        ("ttft=1ms+1us", "raise --max-replicas"),
+        ("ttft=1s+2000us,tpot=50ms", "takes 54 ms, longer than tpot allows"),
+        ("tpot=125ms,gap=40ms", "takes 54 ms, longer than gap allows"),
+    ],
+)
+def test_an_slo_that_nothing_reaches_is_said_with_the_way_out(
+    trace: Path, slo: str, way_out: str
+) -> None:
+    arguments = ["simulate", "--trace", str(trace), "--slo", slo, "--max-replicas", "2"]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0
-    assert "misses the SLO" in result.output
-    assert "No fixed number of up to 2 replicas" in result.output
+    text = " ".join(result.output.split())
+    assert "misses the SLO" in text
+    assert "No fixed number of up to 2 replicas" in text
+    assert way_out in text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fastgen_cli.simulate.monitoring import Outage, OutageKind
 from fastgen_cli.simulate.pods import Supply
 from fastgen_cli.simulate.profile import LLAMA8B_L4, Profile
 from fastgen_cli.simulate.replica import Replica
-from fastgen_cli.simulate.result import percentile, reversals
+from fastgen_cli.simulate.result import reversals
 from fastgen_cli.simulate.scaler import FixedScaler, Observation
 from fastgen_cli.simulate.simulation import Setup, own_scaler, pace_of, simulate
 from fastgen_cli.simulate.trace import Arrival, Trace
@@ -205,12 +205,6 @@ def test_own_scaler_holds_while_metrics_are_missing() -> None:
 )
 def test_reversals_count_turns_of_direction(wanted: list[int], count: int) -> None:
     assert reversals(wanted) == count
-
-
-def test_percentiles_are_values_that_were_seen() -> None:
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.0
-    assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0
-    assert percentile([], 0.5) is None
 
 
 def test_a_simulation_ends_once_its_goal_is_out_of_reach() -> None:

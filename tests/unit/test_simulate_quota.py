@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastgen_api.spec import BudgetMode
+from fastgen_cli.percentile import percentile
 from fastgen_cli.simulate.call import Call
 from fastgen_cli.simulate.events import Events
 from fastgen_cli.simulate.measured import COUNTERS, measured_cost
 from fastgen_cli.simulate.profile import CAUTION, Profile
 from fastgen_cli.simulate.replica import Replica
-from fastgen_cli.simulate.result import percentile
 from fastgen_cli.simulate.trace import Trace
 from fastgen_cli.simulate.workload import Lengths, poisson, steady
 from fastgen_runtime.engine.budget import Pace
@@ -139,7 +139,7 @@ def latencies(ended: list[Timings]) -> tuple[float, float, float]:
     """TTFT P50 and P90, TPOT P50."""
     ttft = sorted(one.ttft_seconds or 0.0 for one in ended)
     tpot = sorted(one.tpot_seconds for one in ended if one.tpot_seconds is not None)
-    found = (percentile(ttft, 0.5), percentile(ttft, 0.9), percentile(tpot, 0.5))
+    found = (percentile(ttft, 50), percentile(ttft, 90), percentile(tpot, 50))
     return tuple(value or 0.0 for value in found)
 
 
