@@ -59,6 +59,15 @@ REPLICAS_ROW: Final = Row(
              Query(f"min({of(Metric.BUDGET_TOKENS)})", "smallest budget")),
         ),
         Panel(
+            "Guessed tokens that were right", "percentunit",
+            "By replica, with `engine.speculation: PromptLookup`. Empty: nothing is guessed, "
+            "since answers do not repeat their texts or too many streams run.",
+            (Query(share(rate(Metric.ACCEPTED_TOKENS, by="instance"),
+                         of_all=rate(Metric.DRAFTED_TOKENS, by="instance")), INSTANCE,
+                   may_be_empty=True),),
+            most=1,
+        ),
+        Panel(
             "Preemptions", "ops",
             "Requests sent back to the queue for lack of KV blocks, and computed again. Often: "
             "lower `maxConcurrentRequests`, or add replicas.",

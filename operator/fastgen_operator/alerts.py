@@ -4,7 +4,8 @@ from decimal import Decimal
 from typing import Final
 
 from fastgen_api.names import Metric
-from fastgen_api.spec import SLO, KubernetesObject, ScalingMode, Spec, replicas_wanted
+from fastgen_api.scaling import replicas_wanted
+from fastgen_api.spec import SLO, KubernetesObject, ScalingMode, Spec
 from fastgen_operator.alert import (
     COUNTED,
     CRITICAL,

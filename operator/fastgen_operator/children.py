@@ -35,6 +35,7 @@ from fastgen_operator.fingerprint import (
     TEMPLATE_ANNOTATION,
     fingerprint,
 )
+from fastgen_operator.merge import their_template
 from fastgen_operator.monitoring import (
     MONITORING_KINDS,
     balancer_monitoring,
@@ -44,7 +45,7 @@ from fastgen_operator.owner import Owner
 from fastgen_operator.party import Party, Surroundings, alone
 from fastgen_operator.privileges import check_privileges
 from fastgen_operator.protection import balancer_protection, protection_children
-from fastgen_operator.replica import replica_children, their_template
+from fastgen_operator.replica import replica_children
 from fastgen_operator.settings import Settings
 
 Id: TypeAlias = tuple[str, str]

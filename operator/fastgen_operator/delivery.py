@@ -1,6 +1,6 @@
 """How a model comes to the replicas, and what is known of one that is on its way."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from fastgen_api import names
-from fastgen_api.names import ModelPhase
+from fastgen_api.delivery import ModelPhase
 from fastgen_api.spec import CacheType, KubernetesObject, Model
 from fastgen_operator.delivery_report import MAX_BYTES, is_path, is_revision
 from fastgen_operator.fingerprint import fingerprint
@@ -64,6 +64,8 @@ class Delivered(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 SHARED_MODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 """Access modes of volumes that several nodes may use."""
+EXCLUSIVE_MODES: Final = frozenset({"ReadWriteOncePod"})
+"""Access modes of volumes that one pod at a time may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Delivery:
     """The claim for downloaded models as it is."""
     claim_problem: str = ""
     """Why the claim cannot become what the spec says."""
+    modes: tuple[str, ...] = ()
+    """Access modes of the claim that the replicas mount; empty: not known, or there is none."""
     again: timedelta | None = None
     """When to look again although nothing tells that there is news."""
     held: KubernetesObject | None = None
@@ -122,10 +126,23 @@ def claim_name(deployment: str, model: Model) -> str | None:
             return None
 
 
-def is_of_one_node(model: Model) -> bool:
-    """Whether the model lies in a volume of ours that the pods of one node share."""
-    is_own = way_of(model) is Way.CACHE and model.cache.claim_name is None
-    return is_own and SHARED_MODES.isdisjoint(model.cache.access_modes)
+def modes_of(deployment: str, model: Model, claim: KubernetesObject | None) -> tuple[str, ...]:
+    """Access modes of the claim that the replicas mount: as it is, else as it is to be made."""
+    if claim_name(deployment, model) is None:
+        return ()
+    if claim is not None:
+        return tuple((claim.get("spec") or {}).get("accessModes") or ())
+    return () if foreign_claim_name(deployment, model) else model.cache.access_modes
+
+
+def is_of_one_node(modes: Collection[str]) -> bool:
+    """Whether only the pods of one node can share a claim of these access modes."""
+    return bool(modes) and SHARED_MODES.isdisjoint(modes)
+
+
+def is_of_one_pod(modes: Collection[str]) -> bool:
+    """Whether one pod at a time can use a claim of these access modes."""
+    return bool(modes) and EXCLUSIVE_MODES.issuperset(modes)
 
 
 def foreign_claim_name(deployment: str, model: Model) -> str | None:
@@ -159,6 +176,7 @@ def not_started(deployment: str, model: Model) -> Delivery:
                 "Downloading",
                 "the download has not started yet",
                 job=JobStep.MAKE,
+                modes=modes_of(deployment, model, None),
             )
 
 

@@ -1,5 +1,6 @@
 """Makes the children of the component `download`: one Job per model, its rights and its claim."""
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from fastgen_api import names
@@ -22,9 +23,11 @@ from fastgen_operator.delivery_pod import (
     download_container,
     download_volume,
 )
+from fastgen_operator.download_template import of_download, with_template
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION, TEMPLATE_ANNOTATION, fingerprint
+from fastgen_operator.merge import their_template
 from fastgen_operator.owner import Owner, child_labels, child_metadata
-from fastgen_operator.placement import placement
+from fastgen_operator.placement import company_labels, placement
 from fastgen_operator.service_account import RBAC_GROUP, TOKEN_DIRECTORY, token_volume
 from fastgen_operator.settings import Settings
 
@@ -42,7 +45,10 @@ SCHEDULING: Final = (
 def delivery_children(
     owner: Owner, spec: Spec, settings: Settings, delivery: Delivery
 ) -> tuple[KubernetesObject, ...]:
-    """All children of the component `download`; none for a model that is where pods find it."""
+    """All children of the component `download`; none for a model that is where pods find it.
+
+    Raises merge.TemplateError when `spec.podTemplate` cannot be merged into the Job.
+    """
     way = way_of(spec.model)
     if way not in (Way.CACHE, Way.POD):
         return ()
@@ -51,7 +57,7 @@ def delivery_children(
     if way is Way.CACHE and not foreign_claim_name(owner.name, spec.model) and not is_leaving:
         children.append(_claim(owner, spec, delivery.claim))
     if delivery.job is JobStep.MAKE:
-        children.append(_job(owner, spec, settings, delivery.pinned))
+        children.append(_job(owner, spec, settings, delivery))
     return tuple(children)
 
 
@@ -173,24 +179,32 @@ def claim_problem(spec: Spec, found: KubernetesObject | None) -> str:
     )
 
 
-def job_marks(owner: Owner, spec: Spec, settings: Settings) -> dict[str, str]:
+def job_marks(
+    owner: Owner, spec: Spec, settings: Settings, modes: Collection[str]
+) -> dict[str, str]:
     """What tells a Job from one that would be made now.
 
     Declared: the owner's part, which may replace a Job at work. Template: all of it.
+    modes: access modes of the claim that it writes to.
     """
     model = spec.model
     cache = [model.cache.type, foreign_claim_name(owner.name, model)]
     declared = [model.source, model.revision, model.token_secret_ref, cache, spec.image]
     nodes = [spec.node_selector, spec.tolerations, spec.affinity, spec.priority_class_name]
+    concerned = of_download(their_template(spec))
+    theirs = [concerned] if concerned else []
+    pod = _pod(owner, spec, settings, None, modes)
     return {
-        DECLARED_ANNOTATION: fingerprint([*declared, spec.image_pull_secrets, nodes]),
-        TEMPLATE_ANNOTATION: fingerprint(_pod(owner, spec, settings, None)),
+        DECLARED_ANNOTATION: fingerprint([*declared, spec.image_pull_secrets, nodes, *theirs]),
+        TEMPLATE_ANNOTATION: fingerprint([pod, *theirs] if theirs else pod),
     }
 
 
-def _job(owner: Owner, spec: Spec, settings: Settings, pinned: str | None) -> KubernetesObject:
+def _job(owner: Owner, spec: Spec, settings: Settings, delivery: Delivery) -> KubernetesObject:
     key = key_of(owner.name, spec.model)
-    marks = job_marks(owner, spec, settings)
+    marks = job_marks(owner, spec, settings, delivery.modes)
+    pod = _pod(owner, spec, settings, delivery.pinned, delivery.modes)
+    labels = company_labels(owner, spec, delivery.modes)
     metadata = _metadata(owner, names.download_job_name(owner.name, key))
     return {
         "apiVersion": "batch/v1",
@@ -202,10 +216,10 @@ def _job(owner: Owner, spec: Spec, settings: Settings, pinned: str | None) -> Ku
             "podFailurePolicy": {"rules": _failure_rules()},
             "template": {
                 "metadata": {
-                    "labels": child_labels(owner, Component.DOWNLOAD),
+                    "labels": child_labels(owner, Component.DOWNLOAD) | labels,
                     "annotations": {TEMPLATE_ANNOTATION: marks[TEMPLATE_ANNOTATION]},
                 },
-                "spec": _pod(owner, spec, settings, pinned),
+                "spec": with_template(pod, their_template(spec), settings.pod_templates),
             },
         },
     }
@@ -221,7 +235,9 @@ def _failure_rules() -> list[KubernetesObject]:
     ]
 
 
-def _pod(owner: Owner, spec: Spec, settings: Settings, pinned: str | None) -> KubernetesObject:
+def _pod(
+    owner: Owner, spec: Spec, settings: Settings, pinned: str | None, modes: Collection[str]
+) -> KubernetesObject:
     arguments = [
         *download_arguments(spec, pinned),
         *(["--resolve-only"] if way_of(spec.model) is Way.POD else []),
@@ -243,11 +259,13 @@ def _pod(owner: Owner, spec: Spec, settings: Settings, pinned: str | None) -> Ku
             {"name": "tmp", "emptyDir": {}},
             token_volume(),
         ],
-        **_scheduling(owner, spec, settings),
+        **_scheduling(owner, spec, settings, modes),
     }
 
 
-def _scheduling(owner: Owner, spec: Spec, settings: Settings) -> KubernetesObject:
+def _scheduling(
+    owner: Owner, spec: Spec, settings: Settings, modes: Collection[str]
+) -> KubernetesObject:
     """The replicas' nodes, so that a volume of one node or zone is near them."""
-    replicas = placement(owner, spec, settings.images)
+    replicas = placement(owner, spec, settings.images, modes)
     return {field: replicas[field] for field in SCHEDULING if field in replicas}

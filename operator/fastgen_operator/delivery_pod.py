@@ -41,6 +41,8 @@ class ModelInPod:
     security: KubernetesObject = field(default_factory=dict)
     """What the volumes add to the pod's security context."""
     size_bytes: int | None = None
+    modes: tuple[str, ...] = ()
+    """Access modes of its claim; empty: not known, or there is none."""
 
 
 def model_in_pod(owner: Owner, spec: Spec, settings: Settings, delivery: Delivery) -> ModelInPod:
@@ -53,7 +55,8 @@ def model_in_pod(owner: Owner, spec: Spec, settings: Settings, delivery: Deliver
     mount = {"name": VOLUME, "mountPath": DIRECTORY, "readOnly": True}
     if way is Way.CLAIM:
         # Read-only as a volume: nobody changes the owner of the user's files.
-        return ModelInPod(argument, (_claim_volume(owner, spec, read_only=True),), (mount,))
+        volume = _claim_volume(owner, spec, read_only=True)
+        return ModelInPod(argument, (volume,), (mount,), modes=delivery.modes)
     if way is Way.CACHE:
         return ModelInPod(
             argument,
@@ -62,6 +65,7 @@ def model_in_pod(owner: Owner, spec: Spec, settings: Settings, delivery: Deliver
             env=(HUB_HOME,),
             security=CLAIM_SECURITY,
             size_bytes=model.size_bytes,
+            modes=delivery.modes,
         )
     download = download_container(
         spec, settings, download_arguments(spec, model.revision), volume_mounts=[]

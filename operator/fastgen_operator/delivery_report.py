@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from fastgen_api.names import DeliveryField, DeliveryState, StartupFailure
+from fastgen_api.delivery import DeliveryField, DeliveryState
+from fastgen_api.names import StartupFailure
 
 MAX_BYTES: Final = 2**63 - 1
 """As large as a number of a status may be."""
@@ -17,7 +18,7 @@ REASONS: Final = frozenset(StartupFailure)
 
 
 def readable(data: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a report (`names.DeliveryField`) that say something; the others are left out.
+    """The fields of a report (`DeliveryField`) that say something; the others are left out.
 
     A message is cut to MAX_MESSAGE characters.
     """

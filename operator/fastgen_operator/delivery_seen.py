@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from fastgen_api import names
-from fastgen_api.names import DeliveryField, DeliveryState
+from fastgen_api.delivery import DeliveryField, DeliveryState
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.ailments import startup_failure
 from fastgen_operator.delivery import Delivered, claim_name, key_of
@@ -28,14 +28,14 @@ class Seen:
     pod: KubernetesObject | None
     """The latest attempt's."""
     report: Mapping[str, str]
-    """What the download told of this model (`names.DeliveryField`)."""
+    """What the download told of this model (`DeliveryField`)."""
     claim: KubernetesObject | None
     pinned: str | None
     """The commit that the model's revision was resolved to once."""
 
     @property
     def state(self) -> str:
-        """A `names.DeliveryState`; empty: nothing was told yet."""
+        """A `DeliveryState`; empty: nothing was told yet."""
         return self.report.get(DeliveryField.STATE, "")
 
     @property

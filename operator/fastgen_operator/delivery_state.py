@@ -5,7 +5,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from fastgen_api.names import Component, DeliveryField, DeliveryState, ModelPhase
+from fastgen_api.delivery import DeliveryField, DeliveryState, ModelPhase
+from fastgen_api.names import Component
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.ailments import first_ailment
 from fastgen_operator.delivery import (
@@ -15,6 +16,7 @@ from fastgen_operator.delivery import (
     Way,
     claim_name,
     foreign_claim_name,
+    modes_of,
     not_started,
     remembered_models,
     way_of,
@@ -76,6 +78,7 @@ def delivery_of(
         remembered=remembered,
         claim=own_claim,
         claim_problem=claim_problem(spec, own_claim),
+        modes=modes_of(owner.name, spec.model, seen.claim),
         kept=_kept_claims(observed) | _named_claim(owner, spec) | job,
     )
 
@@ -117,7 +120,8 @@ def _downloaded(
             downloaded_percent=100 if is_cache else None,
             job=JobStep.KEEP,
         )
-    step = _step(seen, job_marks(owner, spec, settings), is_cache, now)
+    modes = modes_of(owner.name, spec.model, seen.claim)
+    step = _step(seen, job_marks(owner, spec, settings, modes), is_cache, now)
     if step is not JobStep.KEEP:
         return replace(waiting, job=step, pinned=seen.pinned)
     if seen.job is not None and condition(seen.job, "Failed"):

@@ -2,18 +2,26 @@
 
 from typing import Final
 
-from fastgen_api.names import DeliveryField, DeliveryState, StartupFailure
+from fastgen_api.delivery import DeliveryField, DeliveryState
+from fastgen_api.names import StartupFailure
 from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.ailments import first_ailment
-from fastgen_operator.delivery import foreign_claim_name
+from fastgen_operator.delivery import claim_name, foreign_claim_name
 from fastgen_operator.delivery_seen import Seen, condition, phase_of
-from fastgen_operator.delivery_words import claim_not_found, failed_for_good, unbound_claim
+from fastgen_operator.delivery_words import (
+    claim_not_found,
+    claim_taken,
+    failed_for_good,
+    unbound_claim,
+)
 from fastgen_operator.observed import UNSCHEDULABLE, Problem, unscheduled
 from fastgen_operator.owner import Owner
 
 DOWNLOADING: Final = "Downloading"
 CLAIM_NOT_FOUND: Final = "ClaimNotFound"
 CLAIM_PENDING: Final = "ClaimPending"
+BY_ANOTHER_POD: Final = "PersistentVolumeClaim with ReadWriteOncePod"
+"""Words of the scheduler."""
 
 
 def why_failed(seen: Seen) -> Problem:
@@ -54,6 +62,8 @@ def _why_pending(owner: Owner, spec: Spec, seen: Seen, pod: KubernetesObject) ->
         words = unscheduled(pod)
         scheduler = f" (scheduler: {words.message})" if words and words.message else ""
         return Problem(CLAIM_PENDING, unbound_claim(seen.claim) + scheduler)
+    if ailment and BY_ANOTHER_POD in ailment.message:
+        return Problem(CLAIM_PENDING, claim_taken(str(claim_name(owner.name, spec.model))))
     if ailment:
         return Problem(ailment.reason, f"the download cannot start: {ailment.message}")
     return Problem(DOWNLOADING, "the download is starting")

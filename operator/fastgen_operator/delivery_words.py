@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from fastgen_api.names import ModelPhase
+from fastgen_api.delivery import ModelPhase
 from fastgen_api.spec import KubernetesObject
 
 STEP_PERCENT: Final = 5
@@ -54,6 +54,15 @@ def unbound_claim(claim: KubernetesObject) -> str:
     return (
         f"PersistentVolumeClaim {name} has no volume yet; it {of}. "
         f"`kubectl describe pvc {name}` tells more"
+    )
+
+
+def claim_taken(name: str) -> str:
+    """That a download waits for the pod which has a claim for itself."""
+    return (
+        f"PersistentVolumeClaim {name} is ReadWriteOncePod, and another pod uses it: the download "
+        "starts when that one has gone. Scale to zero until the model is there, or name a "
+        "claim with ReadWriteOnce or ReadWriteMany"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fastgen_api.spec import KubernetesObject
+from fastgen_api.spec import KubernetesObject, Spec
 
 MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": ("name",),
@@ -27,6 +27,12 @@ class TemplateError(ValueError):
 
     reason = "PodTemplateInvalid"
     """Of the condition that tells."""
+
+
+def their_template(spec: Spec) -> KubernetesObject:
+    """`spec.podTemplate` without what is empty."""
+    theirs = {"metadata": spec.pod_template.metadata, "spec": spec.pod_template.spec}
+    return {field: value for field, value in theirs.items() if value}
 
 
 def identity(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:

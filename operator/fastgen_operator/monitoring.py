@@ -5,7 +5,8 @@ from typing import Final
 
 from fastgen_api import names
 from fastgen_api.names import Component
-from fastgen_api.spec import KubernetesObject, ScalingMode, Spec, replicas_wanted
+from fastgen_api.scaling import replicas_wanted
+from fastgen_api.spec import KubernetesObject, ScalingMode, Spec
 from fastgen_operator import alerts, burn_rates
 from fastgen_operator.owner import Owner, child_metadata, selector_labels
 from fastgen_operator.party import Party

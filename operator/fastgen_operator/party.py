@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from fastgen_api import sharing
 from fastgen_api.names import Component
+from fastgen_api.scaling import hold_seconds
 from fastgen_api.sharing import Declared
-from fastgen_api.spec import Balancer, KubernetesObject, Spec, hold_seconds
+from fastgen_api.spec import Balancer, KubernetesObject, Spec
 from fastgen_operator.owner import Owner, child_metadata, owner_reference, sharer_reference
 
 

@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fastgen_api.names import Component
-from fastgen_api.spec import KubernetesObject, Rollout, Spec, wakes
+from fastgen_api.scaling import wakes
+from fastgen_api.spec import KubernetesObject, Rollout, Spec
 from fastgen_operator.applying import APPLY_REJECTED, Applier, Memory, Result
 from fastgen_operator.asking import with_claim, with_warnings
 from fastgen_operator.balancer_applying import BalancerApplier
 from fastgen_operator.children import Id, id_of, make_children
+from fastgen_operator.claim_access import claim_failure
 from fastgen_operator.cluster import Cluster
 from fastgen_operator.cluster_error import ClusterError
 from fastgen_operator.delivery import Delivery
@@ -40,7 +42,6 @@ from fastgen_operator.status import (
 from fastgen_operator.template_trial import POD_TEMPLATE_REJECTED
 from fastgen_operator.unsettled import RejectedError, UnsettledError
 
-CLAIM_IMMUTABLE: Final = "ClaimImmutable"
 WAITING_FOR_DELETION: Final = "WaitingForDeletion"
 API_SERVER_ERROR: Final = "APIServerError"
 ERRORS_TO_TELL: Final = 3
@@ -190,9 +191,7 @@ class Reconciler:
         result = await self._apply_declared(
             owner, spec, around.party, children, delivery, observed, memory
         )
-        failure = result.failure or standing.complaint
-        if failure is None and delivery.claim_problem:
-            failure = Problem(CLAIM_IMMUTABLE, delivery.claim_problem)
+        failure = result.failure or standing.complaint or claim_failure(owner, spec, delivery)
         return replace(
             result,
             delivery=delivery,

@@ -73,8 +73,8 @@ def crash_remedy(pod: KubernetesObject, container: str) -> str:
 
 def memory_remedy(pod: KubernetesObject, container: str) -> str:
     """About a container that was killed for the memory that it took."""
-    if container not in OUR_CONTAINERS:
-        return "Raise its limit in spec.podTemplate"
+    if container not in OUR_CONTAINERS or container == "download":
+        return f"Raise the limit of {container} in spec.podTemplate"
     if component_of(pod) == Component.BALANCER:
         return "The node has too little memory: move other work away from it"
     return (

@@ -4,13 +4,14 @@ from typing import Final
 
 from fastgen_api import names
 from fastgen_api.names import Component, Port
+from fastgen_api.scaling import replicas_wanted
 from fastgen_api.spec import (
     KubernetesObject,
     Quantity,
     Quantization,
     Spec,
+    Speculation,
     most_step_tokens,
-    replicas_wanted,
     slo_json,
 )
 from fastgen_operator.arguments import literal
@@ -21,15 +22,17 @@ from fastgen_operator.confinement import (
     POD_SECURITY,
     scrape_annotations,
 )
+from fastgen_operator.delivery import Way, way_of
 from fastgen_operator.delivery_pod import ModelInPod
-from fastgen_operator.merge import merge
+from fastgen_operator.download_template import without_download
+from fastgen_operator.merge import merge, their_template
 from fastgen_operator.owner import Owner, child_labels, child_metadata, selector_labels
-from fastgen_operator.placement import placement
+from fastgen_operator.placement import company_labels, placement
 from fastgen_operator.probes import probes
 from fastgen_operator.protection import GUARDED_LABEL
 from fastgen_operator.rollout_strategy import rolling_update
 from fastgen_operator.settings import Images
-from fastgen_operator.template_contract import check_contract
+from fastgen_operator.template_contract import PATH, check_contract
 
 CONTAINER: Final = "runtime"
 SLO_DIRECTORY: Final = "/etc/fastgen"
@@ -93,6 +96,9 @@ def runtime_arguments(owner: Owner, spec: Spec, model: str) -> list[str]:
         "--metrics-port": Port.REPLICA_METRICS,
         "--tensor-parallel-size": (
             engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None
+        ),
+        "--speculation": (
+            None if engine.speculation is Speculation.NONE else str(engine.speculation)
         ),
     }
     # One word per flag: a value that begins with a dash stays a value.
@@ -160,20 +166,16 @@ def _deployment(
             "revisionHistoryLimit": 3,
             "selector": {"matchLabels": selector_labels(owner, Component.REPLICA)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling_update(spec.rollout)},
-            "template": _merged(ours, their_template(spec)),
+            "template": _merged(spec, ours),
         },
     }
 
 
-def their_template(spec: Spec) -> KubernetesObject:
-    """`spec.podTemplate` without what is empty."""
-    theirs = {"metadata": spec.pod_template.metadata, "spec": spec.pod_template.spec}
-    return {field: value for field, value in theirs.items() if value}
-
-
-def _merged(ours: KubernetesObject, theirs: KubernetesObject) -> KubernetesObject:
+def _merged(spec: Spec, ours: KubernetesObject) -> KubernetesObject:
+    theirs = their_template(spec)
     check_contract(ours, theirs)
-    return merge(ours, theirs, "spec.podTemplate")
+    merged = merge(ours, theirs, PATH)
+    return without_download(merged) if way_of(spec.model) is Way.CACHE else merged
 
 
 def _template(
@@ -190,11 +192,15 @@ def _template(
         **({"initContainers": list(model.init_containers)} if model.init_containers else {}),
         "containers": [_container(owner, spec, images, model, metric_aliases)],
         "volumes": [*_volumes(owner, spec), *model.volumes],
-        **placement(owner, spec, images),
+        **placement(owner, spec, images, model.modes),
     }
     return {
         "metadata": {
-            "labels": child_labels(owner, Component.REPLICA) | {GUARDED_LABEL: "true"},
+            "labels": (
+                child_labels(owner, Component.REPLICA)
+                | {GUARDED_LABEL: "true"}
+                | company_labels(owner, spec, model.modes)
+            ),
             "annotations": scrape_annotations(Port.REPLICA_METRICS),
         },
         "spec": pod,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastgen_api.quantity import quantity
 from fastgen_api.spec import KubernetesObject
 from fastgen_operator.observed import UNSCHEDULABLE, Problem, unscheduled
+from fastgen_operator.placement import without_company
 
 LACK_OF_ROOM: Final = re.compile(
     r"\d+ (?:Insufficient |Too many pods"
@@ -94,13 +95,19 @@ def why_not_in_place(
     if shortage.is_hopeless:
         return "no node is large enough for a new replica"
     wanted = requests_of(newcomer["spec"])
-    for pod in running:
+    pods = tuple(running)
+    has_one_node = len({pod["spec"].get("nodeName") for pod in pods}) == 1
+    for pod in pods:
         has = requests_of(pod["spec"])
         for resource in sorted(shortage.resources):
             if wanted.get(resource, Decimal(0)) > has.get(resource, Decimal(0)):
                 return f"a new replica asks for more {resource} than a running one frees"
         for field in PLACEMENT:
-            if not _same(newcomer["spec"].get(field), pod["spec"].get(field)):
+            ours, its = newcomer["spec"].get(field), pod["spec"].get(field)
+            if field == "affinity" and has_one_node:
+                # All keep company there already, whether or not those that run say so.
+                ours, its = without_company(ours), without_company(its)
+            if not _same(ours, its):
                 return f"{field} differs, so a new replica may not be allowed on that node"
         if not _tolerates(newcomer["spec"], pod["spec"]):
             return "tolerations differ, so a new replica may not be allowed on that node"

@@ -7,9 +7,9 @@ from fastgen_api.spec import KubernetesObject, Spec
 from fastgen_operator.children import wanted_replicas
 from fastgen_operator.delivery import Delivery
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION
+from fastgen_operator.merge import their_template
 from fastgen_operator.observed import Observed, Problem, deployment_of
 from fastgen_operator.owner import Owner
-from fastgen_operator.replica import their_template
 from fastgen_operator.settings import Settings
 from fastgen_operator.template_path import in_their_words
 

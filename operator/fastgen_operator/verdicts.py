@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fastgen_api.names import Condition, ModelPhase
+from fastgen_api.delivery import ModelPhase
+from fastgen_api.names import Condition
 from fastgen_operator.observed import UNSCHEDULABLE, Problem
 from fastgen_operator.pause import PAUSED, PAUSED_MESSAGE, paused_problem
 from fastgen_operator.progress import IN_PROGRESS

@@ -1,20 +1,37 @@
 """The cluster of this test run, with this tree's CustomResourceDefinition."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from balancer_process import free_ports
 from cluster_access import wait_until
 from commands import Commands
+from delivery_questions import hub_for_pods
+from hub_server import HubServer
+from lightkube import Client, KubeConfig
 from operator_process import OperatorProcess, operator_in
 from operator_questions import has_all_children
+from operator_report import sections
 
 from fastgen_api import names
 from fastgen_devcluster.cluster import Cluster
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds/fastgendeployments.fastgen.dev.yaml"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows what its operator's namespace looks like then."""
+    report = yield
+    if report.failed and report.when != "teardown":
+        for each in item.funcargs.values():
+            if isinstance(each, OperatorProcess):
+                report.sections += sections(each)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +51,25 @@ def definition(cluster: Commands) -> Path:
 
 
 @pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    """A hub with one small model, which pods reach."""
+    with hub_for_pods(tmp_path_factory.mktemp("hub") / "tiny") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def namespace(cluster: Commands, definition: Path) -> Iterator[str]:
     """A namespace for one module's tests."""
     name = f"fastgen-test-{uuid.uuid4().hex[:6]}"
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Commands, namespace: str) -> Client:
+    """Asks the API server of the module's namespace to check, and to keep nothing."""
+    return Client(KubeConfig.from_file(cluster.kubeconfig), namespace=namespace, dry_run=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ import pytest
 import yaml
 from cluster_access import wait_until
 from operator_process import OperatorProcess, operator_in
+from terminal import Terminal, on_terminal
 
 from fastgen_devcluster.images import build_images
 
@@ -253,48 +252,12 @@ def test_all_namespaces_need_the_right_to_them(people: dict[str, Person]) -> Non
     assert len(text.strip().splitlines()) == 1
 
 
-@dataclass
-class Terminal:
-    """A program on a terminal of its own."""
-
-    process: subprocess.Popen[bytes]
-    controller: int
-    other_end: int
-    seen: str = ""
-
-    def frames(self) -> int:
-        """How often the table was drawn."""
-        self.sees("")
-        return self.seen.count("fastgen top")
-
-    def sees(self, words: str) -> bool:
-        """Whether it has printed this so far."""
-        while select.select([self.controller], [], [], 0)[0]:
-            self.seen += os.read(self.controller, 65536).decode(errors="replace")
-        return words in self.seen
-
-
 @pytest.fixture
 def terminal(people: dict[str, Person]) -> Iterator[Terminal]:
     """`fastgen top`, in a window."""
-    controller, other_end = pty.openpty()
-    termios.tcsetwinsize(other_end, (40, 120))
     environment = {k: v for k, v in people["editor"].environment.items() if k != "COLUMNS"}
-    process = subprocess.Popen(
-        ["fastgen", "top"],
-        env=environment,
-        stdin=other_end,
-        stdout=other_end,
-        stderr=other_end,
-        start_new_session=True,
-    )
-    found = Terminal(process, controller, other_end)
-    yield found
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-    os.close(controller)
-    os.close(other_end)
+    with on_terminal(("fastgen", "top"), environment) as found:
+        yield found
 
 
 @pytest.mark.parametrize("end", ["q", "Ctrl-C"])

@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from checked_specs import CLAIM, HUB, MODEL, OWN_CLAIM, Resource, create, with_field
+from checked_specs import (
+    CLAIM,
+    HUB,
+    MODEL,
+    OWN_CLAIM,
+    Resource,
+    create,
+    with_field,
+)
 from commands import Commands
 from lightkube import Client, KubeConfig
 from lightkube.core.exceptions import ApiError
@@ -13,11 +21,6 @@ from lightkube.types import PatchType
 from fastgen_api import names
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module")
-def client(cluster: Commands, namespace: str) -> Client:
-    return Client(KubeConfig.from_file(cluster.kubeconfig), namespace=namespace, dry_run=True)
 
 
 NAMES: list[tuple[str, Callable[[str], Any], str]] = [

@@ -11,7 +11,8 @@ import yaml
 from commands import Commands
 
 from fastgen_api import names
-from fastgen_api.names import DeliveryState, StartupFailure
+from fastgen_api.delivery import DOWNLOAD_MANAGER, DeliveryState
+from fastgen_api.names import StartupFailure
 from fastgen_runtime.sources.config_map import ConfigMap, SupersededError, UnreportedError
 from fastgen_runtime.sources.delivery_report import DeliveryReport
 from fastgen_runtime.sources.progress import Progress
@@ -88,7 +89,7 @@ def test_a_download_tells_how_far_it_is(
     assert data(cluster, namespace) == known | {"state": "Delivered", "downloadedBytes": "1000"}
     show = ("-n", namespace, "get", "configmap", NAME, "--show-managed-fields", "-o", "json")
     managers = json.loads(cluster.kubectl(*show))["metadata"]["managedFields"]
-    assert names.DOWNLOAD_MANAGER in [entry["manager"] for entry in managers]
+    assert DOWNLOAD_MANAGER in [entry["manager"] for entry in managers]
 
 
 @pytest.mark.usefixtures("config_map")

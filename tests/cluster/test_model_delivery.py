@@ -15,7 +15,6 @@ from delivery_questions import (
     create,
     delete,
     delivering_operator,
-    hub_for_pods,
     is_ready,
     model_of,
     pods,
@@ -35,12 +34,6 @@ SHARED = {
     "storageClassName": "shared",
     "accessModes": ["ReadWriteMany"],
 }
-
-
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
-    with hub_for_pods(tmp_path_factory.mktemp("hub") / "tiny") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

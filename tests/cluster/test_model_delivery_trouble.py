@@ -13,7 +13,6 @@ from delivery_questions import (
     create,
     delete,
     delivering_operator,
-    hub_for_pods,
     is_ready,
     model_of,
     sent,
@@ -25,12 +24,6 @@ from hub_server import API, STALLED, TOKEN, HubServer, throttled
 from operator_process import OperatorProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
-    with hub_for_pods(tmp_path_factory.mktemp("hub") / "tiny") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,7 @@
 
 import copy
 import json
-import os
 import re
-import runpy
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +27,6 @@ VALUES_TEXT = (CHART / "values.yaml").read_text()
 VALUES = yaml.safe_load(VALUES_TEXT)
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 PREVIOUS_CHART = REPOSITORY / "tests/cluster/previous/fastgen-0.1.0.tgz"
-STREAM_TEST = CHART / "files" / "stream_test.py"
-stream_test = runpy.run_path(str(STREAM_TEST))
 
 OPEN_ENDED = {"operator.resources"}
 """Maps whose keys are Kubernetes' or the user's, not the chart's."""
@@ -283,71 +277,3 @@ def test_notes_name_the_short_name_and_the_api_version() -> None:
 
 def test_operator_listens_where_its_probes_ask() -> None:
     assert f"containerPort: {names.Port.OPERATOR_HTTP}" in TEMPLATES["operator.yaml"]
-
-
-def test_stream_test_calls_the_url_of_the_api() -> None:
-    environment = {"DEPLOYMENT": "chat", "DEPLOYMENT_NAMESPACE": "models"}
-    assert stream_test["base_url"](environment) == names.url("chat", "models")
-    secured = environment | {"SCHEME": "https"}
-    assert stream_test["base_url"](secured) == names.url("chat", "models", tls=True)
-    shared = environment | {"BALANCER": "all"}
-    assert stream_test["base_url"](shared) == names.url("all", "models")
-    client = stream_test["client_of"]("http://h", shared)
-    assert client.headers[names.Header.MODEL] == "chat"
-
-
-def test_stream_test_sends_the_key_of_its_secret(tmp_path: Path) -> None:
-    client = stream_test["client_of"]("http://h", {"SECRET_DIRECTORY": str(tmp_path)})
-    assert "authorization" not in client.headers
-    (tmp_path / "apiKey").write_text("sk-1\n")
-    client = stream_test["client_of"]("http://h", {"SECRET_DIRECTORY": str(tmp_path)})
-    assert client.headers["authorization"] == "Bearer sk-1"
-
-
-def events(*data: str) -> Iterator[str]:
-    for item in data:
-        yield f"data: {item}"
-        yield ""
-
-
-def chunk(text: str) -> str:
-    return json.dumps({"choices": [{"delta": {"content": text}}]})
-
-
-def test_stream_test_reads_the_pieces() -> None:
-    role = json.dumps({"choices": [{"delta": {"role": "assistant"}}]})
-    lines = events(role, chunk("Hel"), chunk("lo"), "[DONE]")
-    assert list(stream_test["content_chunks"](lines)) == ["Hel", "lo"]
-
-
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        ((chunk("Hel"),), "broke off"),
-        ((chunk("Hel"), json.dumps({"error": {"message": "out of blocks"}})), "out of blocks"),
-        ((), "broke off"),
-    ],
-)
-def test_stream_test_fails_on_a_broken_stream(data: tuple[str, ...], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        list(stream_test["content_chunks"](events(*data)))
-
-
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
-        ({"DEPLOYMENT": ""}, "test.deployment is not set"),
-        ({"FASTGEN_TEST_URL": "http://127.0.0.1:9/v1"}, "cannot be reached"),
-    ],
-)
-def test_stream_test_says_what_is_wrong(environment: dict[str, str], sentence: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(STREAM_TEST)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr

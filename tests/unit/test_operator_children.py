@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fastgen_api import names
 from fastgen_api.envoy import envoy_command
+from fastgen_api.scaling import replicas_wanted
 from fastgen_api.spec import (
     SLO,
     Balancer,
@@ -26,17 +27,13 @@ from fastgen_api.spec import (
     ScalingMode,
     Spec,
     TokenGap,
-    replicas_wanted,
 )
 from fastgen_operator.children import CHILD_KINDS, id_of, make_children
 from fastgen_operator.delivery import Delivered, Delivery, JobStep, Way, way_of
 from fastgen_operator.fingerprint import DECLARED_ANNOTATION
-from fastgen_operator.observed import Problem
 from fastgen_operator.owner import Owner
 from fastgen_operator.party import surroundings_of
-from fastgen_operator.reconcile import declared_children
 from fastgen_operator.settings import Images, Settings
-from fastgen_operator.spec_reading import read_spec
 from fastgen_operator.standing import neighbours_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -293,22 +290,3 @@ def test_in_place_needs_no_spare_capacity() -> None:
     )
     strategy = children(spec)["Deployment", "chat-replica"]["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-
-
-@pytest.mark.parametrize(
-    ("raw", "path"),
-    [
-        ({"model": {"source": "file:///m"}, "engine": {"kvBlockSize": "x"}},
-         "spec.engine.kvBlockSize"),
-        ({"engine": {}}, "model"),
-        ({"model": {"source": "file:///m"},
-          "podTemplate": {"spec": {"volumes": [{"emptyDir": {}}]}}},
-         "spec.podTemplate.spec.volumes[0]"),
-    ],
-)  # fmt: skip
-def test_a_stored_spec_that_no_longer_fits_is_named(raw: dict[str, Any], path: str) -> None:
-    spec = read_spec(raw)
-    problem = spec if isinstance(spec, Problem) else declared_children(OWNER, spec, SETTINGS)
-    assert isinstance(problem, Problem)
-    assert problem.reason == ("PodTemplateInvalid" if "podTemplate" in raw else "InvalidSpec")
-    assert path in problem.message

@@ -27,7 +27,7 @@ from observed_downloads import (
     with_model,
 )
 
-from fastgen_api.names import ModelPhase
+from fastgen_api.delivery import ModelPhase
 from fastgen_api.spec import Cache, CacheType, Model, SecretKeyRef, Spec
 from fastgen_operator.delivery import JobStep, key_of
 from fastgen_operator.delivery_words import told_percent

@@ -28,7 +28,8 @@ from observed_downloads import (
 )
 from observed_objects import NOW, OWNER, deployment, message, observed
 
-from fastgen_api.names import DeliveryField, StartupFailure
+from fastgen_api.delivery import DeliveryField
+from fastgen_api.names import StartupFailure
 from fastgen_api.spec import Spec
 from fastgen_operator.delivery import MODELS_ANNOTATION, key_of, remembered_models
 from fastgen_operator.delivery_report import MAX_BYTES, MAX_MESSAGE, readable

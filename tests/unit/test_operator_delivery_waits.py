@@ -22,7 +22,7 @@ from observed_downloads import (
 )
 from observed_objects import container
 
-from fastgen_api.names import ModelPhase
+from fastgen_api.delivery import ModelPhase
 from fastgen_api.spec import Cache, CacheType, Model, SecretKeyRef, Spec, parse
 from fastgen_operator.delivery import JobStep
 from fastgen_operator.settings import Images, Settings
@@ -113,6 +113,21 @@ def test_a_job_that_succeeded_is_left_alone() -> None:
 
 WAITING_CLAIM = claim(status={"phase": "Pending"})
 CLASSLESS = claim(status={"phase": "Pending"}, spec={"accessModes": ["ReadWriteMany"]})
+OWN_CLAIM = claim(metadata={"name": "mine", "uid": "u", "creationTimestamp": at(9)})
+TAKEN = pod(
+    "Pending",
+    MINE,
+    conditions=[
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available: 1 node(s) unavailable due to "
+            "PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another "
+            "pod.",
+        }
+    ],
+)
 NO_SECRET = pod("Pending", containerStatuses=[container("download", state={"waiting": {
     "reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}})])  # fmt: skip
 
@@ -123,6 +138,7 @@ NO_SECRET = pod("Pending", containerStatuses=[container("download", state={"wait
         (CACHED, (job(), WAITING_CLAIM), NO_NODE, "ClaimPending",
          "PersistentVolumeClaim chat-models has no volume yet; it is of storage class fast"),
         (CACHED, (job(), WAITING_CLAIM), NO_NODE, "ClaimPending", "(scheduler: no node)"),
+        (MINE, (job(MINE), OWN_CLAIM), TAKEN, "ClaimPending", "and another pod uses it"),
         (CACHED, (job(), WAITING_CLAIM), pod("Pending"), "ClaimPending", "no volume yet"),
         (CACHED, (job(), CLASSLESS), NO_NODE, "ClaimPending", "the cluster has no default one"),
         (CACHED, (job(), claim()), NO_NODE, "Unschedulable", "cannot start: no node"),

@@ -4,13 +4,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from observed_objects import NOW, OWNER, container, pod
+from observed_objects import NOW, container, pod
 from rollout_model import GPU, NO_GPU, pod_spec
 
-from fastgen_api.spec import Model, PodTemplate, Rollout, RolloutStrategy, Spec
-from fastgen_operator.children import make_children
-from fastgen_operator.delivery import Delivered, Delivery
-from fastgen_operator.drift import keep_template
+from fastgen_api.spec import Rollout, RolloutStrategy
 from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.rollout import (
@@ -22,9 +19,6 @@ from fastgen_operator.rollout import (
     detour_of,
     rollout_state,
 )
-from fastgen_operator.rollout_room import requests_of, scheduler_words
-from fastgen_operator.rollout_strategy import rolling_update, unavailable_of
-from fastgen_operator.settings import Images, Settings
 
 AUTO = Rollout()
 SURGE = Rollout(strategy=RolloutStrategy.SURGE)
@@ -278,67 +272,3 @@ def test_a_detour_is_carried_out_in_the_deployment_and_read_from_it() -> None:
     assert detour_of(None) is None
     fewer = carry_out(desired, RolloutDecision(detour), 1)
     assert fewer["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 1
-
-
-@pytest.mark.parametrize(
-    ("rollout", "strategy", "unavailable_of_three"),
-    [
-        (AUTO, {"maxSurge": 1, "maxUnavailable": 0}, 0),
-        (Rollout(max_surge="50%", max_unavailable="34%"),
-         {"maxSurge": "50%", "maxUnavailable": "34%"}, 1),
-        (IN_PLACE, {"maxSurge": 0, "maxUnavailable": 1}, 1),
-        (Rollout(strategy=RolloutStrategy.IN_PLACE, max_unavailable="0%"),
-         {"maxSurge": 0, "maxUnavailable": 1}, 1),
-        (Rollout(strategy=RolloutStrategy.IN_PLACE, max_unavailable="10%"),
-         {"maxSurge": 0, "maxUnavailable": "10%"}, 1),
-        (Rollout(strategy=RolloutStrategy.IN_PLACE, max_unavailable=2),
-         {"maxSurge": 0, "maxUnavailable": 2}, 2),
-    ],
-)  # fmt: skip
-def test_strategies_in_the_terms_of_a_deployment(
-    rollout: Rollout, strategy: dict[str, Any], unavailable_of_three: int
-) -> None:
-    assert rolling_update(rollout) == strategy
-    assert unavailable_of(rollout, 3) == unavailable_of_three
-
-
-def test_the_scheduler_is_quoted_without_its_thoughts_about_preemption() -> None:
-    assert scheduler_words(NO_GPU) == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-
-
-def test_what_a_pod_asks_for_counts_limits_sidecars_and_the_largest_start() -> None:
-    spec = {
-        "containers": [{"name": "a", "resources": {"limits": {"memory": "2Gi", "cpu": "2"},
-                                                   "requests": {"cpu": "500m"}}},
-                       {"name": "b"}],
-        "initContainers": [
-            {"name": "c", "resources": {"requests": {"memory": "3Gi"}}},
-            {"name": "d", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
-        ],
-    }  # fmt: skip
-    asked = {name: float(amount) for name, amount in requests_of(spec).items()}
-    assert asked == {"memory": 3 * 2**30, "cpu": 1.5}
-
-
-def made_by(version: int) -> dict[str, Any]:
-    """The replica Deployment of a model that each pod downloads, as an operator makes it."""
-    theirs = PodTemplate(spec={"initContainers": [{"name": "warm", "image": "team/warm:1"}]})
-    spec = Spec(Model("hf://owner/name"), pod_template=theirs)
-    delivery = Delivery(Delivered(key="12345678", path="name", revision="a" * 40, size_bytes=1))
-    settings = Settings(Images(f"runtime:{version}", f"control:{version}"))
-    made = make_children(OWNER, spec, settings, delivery)
-    return next(
-        each
-        for each in made
-        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "chat-replica")
-    )
-
-
-def test_an_operator_upgrade_restarts_nothing_with_init_containers_and_on_a_detour() -> None:
-    running = made_by(1)
-    assert len(running["spec"]["template"]["spec"]["initContainers"]) == 2
-    kept = keep_template(made_by(2), running, stuck=False)
-    assert kept["spec"]["template"] == running["spec"]["template"]
-    assert kept["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    carried = carry_out(kept, RolloutDecision(Detour(0, 1, "no GPU")), wanted=1)
-    assert carried["spec"]["template"] == running["spec"]["template"]

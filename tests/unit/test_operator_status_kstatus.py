@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kstatus import kstatus
 from observed_objects import NOW, OWNER, container, crashed, deployment, observed, pod
 
-from fastgen_api.names import Component, ModelPhase
+from fastgen_api.delivery import ModelPhase
+from fastgen_api.names import Component
 from fastgen_operator.delivery import Delivered, Delivery
 from fastgen_operator.observed import Observed, Problem
 from fastgen_operator.owner import Owner
