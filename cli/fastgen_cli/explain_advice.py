@@ -136,6 +136,10 @@ BY_REASON: Final = {
         "anew.",
         CLAIMS,
     ),
+    "ClaimAccessMode": (
+        "Ask for one replica, or name a claim that more pods can use (ReadWriteMany).",
+        EDIT,
+    ),
     "FailedMount": ("Make what cannot be mounted available to the node.", DESCRIBE_POD),
     "OOMKilled": ("Raise the memory limit in spec.resources.", EDIT),
     "NoRoomToSurge": (

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from fastgen_api.names import PAUSED_ANNOTATION, Component, Condition, ModelPhase
-from fastgen_api.spec import Spec, wakes
+from fastgen_api.delivery import ModelPhase
+from fastgen_api.names import PAUSED_ANNOTATION, Component, Condition
+from fastgen_api.scaling import wakes
+from fastgen_api.spec import Spec
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import PodState, seconds_since
 from fastgen_cli.explain_replicas import Point

@@ -7,7 +7,8 @@ from typing import Any
 
 from fastgen_api.foreign_scaler import foreign_scalers
 from fastgen_api.names import Condition
-from fastgen_api.spec import ScalingMode, Spec, hold_seconds, replicas_wanted, wakes
+from fastgen_api.scaling import hold_seconds, replicas_wanted, wakes
+from fastgen_api.spec import ScalingMode, Spec
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import seconds_since
 from fastgen_cli.explain_words import BLOCKERS, RULES, ago, duration, manager_words, plural

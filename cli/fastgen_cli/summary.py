@@ -1,12 +1,12 @@
 """Sums up what a load saw: percentiles, and the share of good requests under an SLO."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fastgen_api.spec import SLO
 from fastgen_cli.load import UNSENT, Sample
+from fastgen_cli.percentile import percentile
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,6 @@ class Summary:
     gap_max_seconds: float | None
     statuses: dict[int, int]
     replicas: dict[str, int]
-
-
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The nearest-rank percentile: a value that was seen, never one between two."""
-    if not values:
-        return None
-    rank = max(1, math.ceil(percent / 100 * len(values)))
-    return sorted(values)[rank - 1]
 
 
 def counts(sample: Sample) -> bool:

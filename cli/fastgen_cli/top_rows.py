@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from fastgen_api.names import Condition
-from fastgen_api.spec import SLO, KubernetesObject, Spec, parse, replicas_wanted, wakes
+from fastgen_api.scaling import replicas_wanted, wakes
+from fastgen_api.spec import SLO, KubernetesObject, Spec, parse
 from fastgen_cli.explain_facts import Facts
 from fastgen_cli.explain_pods import seconds_since
 from fastgen_cli.explain_readiness import is_ready, is_scaled_to_zero

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fastgen_api.spec import SLO, TimePerOutputToken, TimeToFirstToken, TokenGap
 from fastgen_cli.load import NOT_SENT, UNSENT, Sample
-from fastgen_cli.summary import ended_between, good_share, is_good, percentile, summarize
+from fastgen_cli.percentile import percentile
+from fastgen_cli.summary import ended_between, good_share, is_good, summarize
 
 GOOD = Sample(
     sent_seconds=0.0,

@@ -8,7 +8,8 @@ import msgspec
 from fastgen_api.spec import SLO
 from fastgen_cli.bench.effective import RATES, effective_throughput
 from fastgen_cli.bench.record import Record
-from fastgen_cli.summary import counts, is_good, percentile
+from fastgen_cli.percentile import percentile
+from fastgen_cli.summary import counts, is_good
 
 PERCENTS = (50, 90, 95, 99)
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fastgen_cli.simulate.result import Moment, percentile
+from fastgen_cli.percentile import percentile
+from fastgen_cli.simulate.result import Moment
 
 LEAST_TOLERANCE: Final = 0.15
 """Of the mean of the replays: two of them that happen to be alike ask for no more than this."""
@@ -50,10 +51,10 @@ def run_of(name: str, seen: Iterable[Seen], timeline: Sequence[Moment]) -> Run:
         name=name,
         requests=len(found),
         good_ratio=sum(judged) / len(judged) if judged else None,
-        ttft_p50=percentile(ttft, 0.5),
-        ttft_p90=percentile(ttft, 0.9),
-        tpot_p50=percentile(tpot, 0.5),
-        tpot_p90=percentile(tpot, 0.9),
+        ttft_p50=percentile(ttft, 50),
+        ttft_p90=percentile(ttft, 90),
+        tpot_p50=percentile(tpot, 50),
+        tpot_p90=percentile(tpot, 90),
         cold_start_seconds=sum(starts) / len(starts) if starts else None,
         timeline=tuple(timeline),
     )

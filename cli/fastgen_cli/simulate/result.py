@@ -1,10 +1,10 @@
 """What a simulation says: goodness, replica-hours, reversals, the timeline."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
 
 from fastgen_api.names import Outcome
+from fastgen_cli.percentile import percentile
 from fastgen_cli.simulate.ledger import Entry, Ledger
 
 
@@ -66,11 +66,11 @@ def result_of(
         replica_hours=gpu_seconds / 3600,
         reversals=reversals(moment.wanted for moment in timeline),
         most_replicas=max((moment.gpus for moment in timeline), default=0),
-        ttft_p50=percentile(ttft, 0.5),
-        ttft_p90=percentile(ttft, 0.9),
-        ttft_p99=percentile(ttft, 0.99),
-        tpot_p50=percentile(tpot, 0.5),
-        tpot_p99=percentile(tpot, 0.99),
+        ttft_p50=percentile(ttft, 50),
+        ttft_p90=percentile(ttft, 90),
+        ttft_p99=percentile(ttft, 99),
+        tpot_p50=percentile(tpot, 50),
+        tpot_p99=percentile(tpot, 99),
         prompt_tokens=ledger.arrived_prompt_tokens,
         output_tokens=ledger.ended_output_tokens,
         timeline=timeline,
@@ -78,11 +78,6 @@ def result_of(
         steps=steps[0],
         planned_steps=steps[1],
     )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that `share` of the values do not exceed; None without values."""
-    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def reversals(wanted: Iterable[int]) -> int:
