@@ -5,7 +5,7 @@ largest difference, beside a bound for results of about 1.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -51,6 +51,11 @@ def check_figures(target: Target) -> Iterator[Figure]:
         if "fp8" in name and target.gpu.architecture < _FP8_LEAST:
             continue
         yield Figure("checks", name, "largest error", check(target), "", aim=(LESS, bound))
+    if target.has_plans:
+        yield Figure(
+            "checks", "attention, without prefetching", "largest difference",
+            _prefetching(target), "", aim=(LESS, bound),
+        )  # fmt: skip
     if target.has_plans and target.gpu.architecture >= _FP8_LEAST:
         error = _fp8_attention(target)
         yield Figure(
@@ -129,6 +134,20 @@ def _attention(size: int, block: int, window: int | None, cap: float | None) -> 
 def _expected(case: _Case, cache: Tensor, window: int | None, cap: float | None) -> Tensor:
     plan = attention.plan_attention(case.batch, case.heads, torch.float32, _CPU, window)
     return attention.attention(_wide(case.query), _wide(cache), plan, soft_cap=cap)
+
+
+def _prefetching(target: Target) -> float:
+    """Between results of tiles loaded ahead and not: compilers erred there (aiter 4163)."""
+    from fastgen_kernels.triton_kernels.attention import launches
+
+    case = _case(target, 128, 64)
+    plan = make_plan(case.batch, case.heads, target.device, target.gpu)
+    results = [torch.empty_like(case.query) for _ in range(2)]
+    for launch in launches(case.query, case.cache, plan, results[0]):
+        launch.run()
+    for launch in launches(case.query, case.cache, plan, results[1]):
+        replace(launch, num_stages=1).run()
+    return _error(*results)
 
 
 def _fp8_attention(target: Target) -> float:

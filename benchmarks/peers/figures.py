@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from fastgen_cli.percentile import nearest_rank
 from peers.protocol import Answer, Request
 from peers.workloads import Name, Workload
 
@@ -26,12 +27,6 @@ class Spread:
     least: float
     most: float
     rounds: int
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that this share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def tpot(answer: Answer) -> float:
@@ -63,9 +58,9 @@ def measure(workload: Workload, parts: Sequence[Sequence[Answer]]) -> Measures:
         "output_tokens_per_second": outputs / wall,
         "total_tokens_per_second": (outputs + prompts) / wall,
         "ttft_p50_seconds": statistics.median(first),
-        "ttft_p99_seconds": quantile(first, 0.99),
+        "ttft_p99_seconds": nearest_rank(first, 99),
         "tpot_p50_seconds": statistics.median(paces),
-        "tpot_p99_seconds": quantile(paces, 0.99),
+        "tpot_p99_seconds": nearest_rank(paces, 99),
         **stall,
     }
 

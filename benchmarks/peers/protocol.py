@@ -36,7 +36,7 @@ class Answer:
 
 
 Settings = dict[str, Any]
-"""model (path), dtype (`bfloat16` or `float32`), threads, kv_bytes, and the configuration's own."""
+"""model (path), dtype (`Configuration.dtype`), threads, kv_bytes, and the configuration's own."""
 Answerer = Callable[[list[Request]], list[Answer]]
 """Answers requests, in their order."""
 Loader = Callable[[Settings], tuple[Answerer, dict[str, Any]]]

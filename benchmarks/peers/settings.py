@@ -23,8 +23,9 @@ _ALL: Final = (*_USUAL, Name.STALL)
 class Configuration:
     """One way to run an engine. engine: its adapter's name. form: of the weights.
 
-    arguments: the adapter's own settings. is_other_precision: int8 and the like, which is compared
-    with this engine only.
+    arguments: the adapter's own settings. dtype: `auto`, what this engine chooses by default;
+    `bfloat16` or `float32`; llama.cpp's is its form. is_other_precision: int8 and the like, which
+    is compared with this engine only.
     """
 
     engine: str
@@ -41,17 +42,20 @@ class Configuration:
         return f"{self.engine} {self.label}"
 
 
-def ours(dtype: str) -> list[Configuration]:
-    """SplitFuse's constant, whole prompts, and Auto by target."""
+def ours() -> list[Configuration]:
+    """SplitFuse's constant, whole prompts, and Auto by target; and in float32 throughout."""
     fixed = [
-        Configuration(OURS, "fixed512", _ALL, {"budget_tokens": 512}, dtype=dtype),
-        Configuration(OURS, "fixed256", (Name.STALL,), {"budget_tokens": 256}, dtype=dtype),
-        Configuration(OURS, "whole", (Name.STALL,), {"budget_tokens": 8192}, dtype=dtype),
+        Configuration(OURS, "fixed512", _ALL, {"budget_tokens": 512}, dtype="auto"),
+        Configuration(OURS, "fixed256", (Name.STALL,), {"budget_tokens": 256}, dtype="auto"),
+        Configuration(OURS, "whole", (Name.STALL,), {"budget_tokens": 8192}, dtype="auto"),
+        Configuration(
+            OURS, "f32", _USUAL, {"budget_tokens": 512}, dtype="float32", is_other_precision=True
+        ),
     ]
     auto = [
         Configuration(
             OURS, f"auto{target}ms", (Name.STALL,),
-            {"budget_mode": "Auto", "budget_tokens": 2048, "tpot_ms": target}, dtype=dtype,
+            {"budget_mode": "Auto", "budget_tokens": 2048, "tpot_ms": target}, dtype="auto",
         )
         for target in TPOT_MS
     ]  # fmt: skip
@@ -113,9 +117,9 @@ def llamacpp() -> list[Configuration]:
 
 
 def configurations(has_bfloat16: bool) -> list[Configuration]:
-    """All of them; where the CPU has no bfloat16 instructions the types are chosen by each
-    engine's best: vLLM is tried in both."""
+    """All of them; where the CPU has no bfloat16 instructions OpenVINO computes in float32, and
+    vLLM is tried in both types."""
     dtype = "bfloat16" if has_bfloat16 else "float32"
     narrow = (each for each in vllm("bfloat16") if each.label in ("nochunk", "chunk256"))
     also = [] if has_bfloat16 else [replace(each, workloads=_USUAL) for each in narrow]
-    return ours(dtype) + openvino(dtype) + vllm(dtype) + also + llamacpp()
+    return ours() + openvino(dtype) + vllm(dtype) + also + llamacpp()

@@ -8,6 +8,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
+from fastgen_cli.bench.lengths import Normal, drawer
 from peers.protocol import Request
 
 TOKEN_IDS: Final = (20, 49_000)
@@ -68,11 +69,8 @@ def mixture_lengths(count: int = 16) -> list[tuple[int, int]]:
     """Tokens of prompts and answers of W2, after the DeepSpeed-FastGen paper (arXiv 2401.08671,
     section 4: normal, deviation 30 % of the mean)."""
     rng = Random(_LENGTHS_SEED)
-
-    def draw(mean: float) -> int:
-        return max(1, round(rng.normalvariate(mean, 0.3 * mean)))
-
-    return [(draw(650), draw(32)) for _ in range(count)]
+    prompt, answer = (drawer(Normal(mean, 0.3), rng) for mean in (650, 32))
+    return [(prompt(), answer()) for _ in range(count)]
 
 
 def warm_up(whole: Workload, most_prompt: int = 512, most_output: int = 8) -> Workload:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastgen_api.scaling import replicas_wanted
 from fastgen_api.spec import (
     SLO,
     BudgetMode,
@@ -19,7 +20,6 @@ from fastgen_api.spec import (
     TimeToFirstToken,
     TokenGap,
     parse,
-    replicas_wanted,
     slo_from_json,
     slo_json,
 )

@@ -9,7 +9,6 @@ from peers.figures import (
     first_difference,
     measure,
     num_equal,
-    quantile,
     spread,
     spreads,
     stall_measures,
@@ -125,15 +124,6 @@ def test_a_stall_measures_the_streams_apart_from_the_long_prompt() -> None:
     assert found["ttft_p50_seconds"] == 1.0
     assert found["tpot_p50_seconds"] == 1.5
     assert found["longest_gap_seconds"] == 1.5
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
-def test_a_quantile_is_one_of_the_values_and_bounds_its_share(
-    values: list[float], share: float
-) -> None:
-    found = quantile(values, share)
-    assert found in values
-    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1))

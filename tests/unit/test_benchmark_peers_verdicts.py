@@ -170,5 +170,14 @@ def test_every_engine_runs_every_workload_and_the_sweeps_are_there(has_bfloat16:
         assert {*CHUNKS, None} <= chunks
     assert any(each.engine == OURS and each.label == MAIN for each in found)
     assert any(each.engine == OPENVINO and each.label == REFERENCE_CHUNK for each in found)
-    types = {each.dtype for each in found if each.engine in (OURS, OPENVINO)}
+    types = {each.dtype for each in found if each.engine == OPENVINO}
     assert types == {"bfloat16" if has_bfloat16 else "float32"}
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_ours_are_judged_as_the_product_runs_by_default(has_bfloat16: bool) -> None:
+    ours = [each for each in configurations(has_bfloat16) if each.engine == OURS]
+    assert {each.dtype for each in ours if not each.is_other_precision} == {"auto"}
+    assert [(each.label, each.dtype) for each in ours if each.is_other_precision] == [
+        ("f32", "float32")
+    ]

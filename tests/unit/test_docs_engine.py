@@ -14,7 +14,8 @@ import typer
 
 from fastgen_api.v1 import inference_pb2
 from fastgen_runtime import main
-from fastgen_runtime.front.generation import RequestError, check
+from fastgen_runtime.front.generation import RequestError
+from fastgen_runtime.front.generation_check import check
 from fastgen_runtime.models.architectures import ARCHITECTURES
 from fastgen_runtime.models.model_config import RopeKind
 from fastgen_runtime.protocols import openai_completion
@@ -156,6 +157,7 @@ def test_ranges(name: str, is_above: bool, least: int, most: int) -> None:
             traceparent=None,
             waited_seconds=None,
             model_judged=False,
+            is_unwitnessed=False,
             deadline=None,
         )
         try:

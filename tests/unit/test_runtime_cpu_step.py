@@ -10,16 +10,29 @@ from tiny_model import CONFIG, tensor_shapes, write_tiny_model
 
 from fastgen_api.spec import DType
 from fastgen_kernels.cpu_step.compiler import CompileError
-from fastgen_kernels.cpu_step.description import Arrangement, Element, NormKind, shape_header
+from fastgen_kernels.cpu_step.description import (
+    Arrangement,
+    Element,
+    NormKind,
+    StepExperts,
+    shape_header,
+)
 from fastgen_kernels.cpu_step.isa import Isa
 from fastgen_kernels.cpu_step.prebuild import KINDS, smollm2
+from fastgen_kernels.torch_twins.quantized import WeightFormat
 from fastgen_runtime.device import cpu_path
 from fastgen_runtime.device.cpu_path import find_cpu_path
 from fastgen_runtime.device.loading import Loader
 from fastgen_runtime.device.step_model import step_dtype, step_model
 from fastgen_runtime.engine.runner_config import CpuStepUse, RunnerConfig
 from fastgen_runtime.models.architectures import config_from_hf
-from fastgen_runtime.models.capacity import Packing, activation_item_bytes, weight_bytes
+from fastgen_runtime.models.capacity import (
+    WEIGHT_GROUP,
+    Packing,
+    activation_bytes,
+    activation_item_bytes,
+    weight_bytes,
+)
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.models.model_config import Block, Experts, ModelConfig
 from fastgen_runtime.models.model_config import NormKind as ConfiguredNorm
@@ -28,11 +41,17 @@ AVX2 = frozenset({"avx2", "fma", "f16c"})
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
 LLAMA: ModelConfig = config_from_hf(CONFIG | SHAPE)
 """Four heads of 16 dimensions."""
+EXPERTS = Experts(4, 2, 64, True, (True, False))
 
 
 def refusal(config: ModelConfig, flags: frozenset[str] = AVX2, **other: Any) -> str:
     found = step_model(
-        config, other.get("dtype", DType.AUTO), other.get("block", 64), other.get("ranks", 1), flags
+        config,
+        other.get("dtype", DType.AUTO),
+        other.get("block", 64),
+        other.get("ranks", 1),
+        flags,
+        other.get("form"),
     )
     assert isinstance(found, str)
     return found
@@ -56,14 +75,20 @@ def test_auto_keeps_bfloat16_where_nothing_is_lost(
 
 
 def test_what_cannot_be_one_op_is_named() -> None:
-    experts = Experts(4, 2, 64, True, (True, True))
     assert "no AVX2" in refusal(LLAMA, frozenset({"sse4_2"}))
     assert "ranks" in refusal(LLAMA, ranks=2)
-    assert "mixture of experts" in refusal(replace(LLAMA, experts=experts))
+    assert "experts' size 40" in refusal(
+        replace(LLAMA, experts=replace(EXPERTS, intermediate_size=40))
+    )
+    assert "no gates" in refusal(replace(LLAMA, experts=EXPERTS, gated=False))
+    assert "experts' weights are in int8" in refusal(
+        replace(LLAMA, experts=EXPERTS), form=WeightFormat.INT8
+    )
     assert "embedding" in refusal(replace(LLAMA, embedding_size=32))
     assert "Float16" in refusal(LLAMA, dtype=DType.FLOAT16)
     assert "head size" in refusal(config_from_hf(CONFIG))
     assert "block size" in refusal(LLAMA, block=8)
+    assert "weights in fp8" in refusal(LLAMA, form=WeightFormat.FP8)
 
 
 def test_the_description_has_all_that_the_configuration_says() -> None:
@@ -93,6 +118,46 @@ def test_the_description_has_all_that_the_configuration_says() -> None:
     )
     assert (model.rotary_dim, model.block_size, model.gated) == (8, 32, False)
     assert (model.final_norm, model.query_key_norm) == (False, True)
+
+
+def test_the_description_has_the_experts() -> None:
+    found = step_model(replace(LLAMA, experts=EXPERTS), DType.AUTO, 64, 1, AVX2)
+    assert not isinstance(found, str)
+    assert found[0].experts == StepExperts(4, 2, 64, True)
+    header = shape_header(found[0], found[1])
+    assert all(
+        f"constexpr {constant};" in header
+        for constant in (
+            "int EXPERTS = 4", "int CHOSEN_EXPERTS = 2", "int EXPERT_INNER = 64",
+            "bool RENORMALISE = true",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "experts",
+    [
+        None,
+        EXPERTS,
+        Experts(128, 8, 32, True, (True, True)),
+        Experts(4, 4, 1024, True, (True,) * 2),
+    ],
+    ids=["none", "few", "many small ones", "wide ones"],
+)
+def test_memory_is_planned_for_all_that_a_step_holds(experts: Experts | None) -> None:
+    config = replace(LLAMA, experts=experts)
+    found = step_model(config, DType.FLOAT32, 64, 1, AVX2)
+    assert not isinstance(found, str)
+    model, isa, _ = found
+    assert model.step_bytes(isa, 512) <= activation_bytes(config, 512, 0, 4)
+
+
+def test_weights_of_linear_layers_in_int8_leave_the_others_in_the_dtype() -> None:
+    for form, group in ((None, None), (WeightFormat.INT8, WEIGHT_GROUP)):
+        found = step_model(LLAMA, DType.AUTO, 64, 1, AVX2, form)
+        assert not isinstance(found, str)
+        model, _, dtype = found
+        assert (model.int8_group, model.weights, dtype) == (group, Element.BF16, DType.BFLOAT16)
 
 
 @pytest.mark.parametrize("block", Block)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from certificates import make_certificate
 
-from fastgen_api.names import DeliveryState, StartupFailure
+from fastgen_api.delivery import DeliveryState
+from fastgen_api.names import StartupFailure
 from fastgen_runtime.sources.config_map import ConfigMap, UnreportedError, api_server
 from fastgen_runtime.sources.delivery_fields import fields_of, is_worth_telling
 from fastgen_runtime.sources.delivery_report import DeliveryReport

@@ -10,8 +10,6 @@ from fastgen_runtime.engine.request import Grammar, GrammarKind
 from fastgen_runtime.engine.step import Sampling
 from fastgen_runtime.front.admission import choice_seed, new_request, requests_of_choices
 from fastgen_runtime.front.generation import (
-    MAX_LOGIT_BIASES,
-    MAX_STOP_TOKEN_IDS,
     ChatMessage,
     ChatPrompt,
     ErrorKind,
@@ -20,8 +18,8 @@ from fastgen_runtime.front.generation import (
     TextPrompt,
     Tool,
     ToolCall,
-    check,
 )
+from fastgen_runtime.front.generation_check import MAX_LOGIT_BIASES, MAX_STOP_TOKEN_IDS, check
 from fastgen_runtime.models.checkpoint import GenerationDefaults
 
 VOCABULARY = 1000

@@ -18,8 +18,8 @@ from fastgen_runtime.front.generation import (
     TokenPrompt,
     Tool,
     ToolCall,
-    check,
 )
+from fastgen_runtime.front.generation_check import check
 from fastgen_runtime.protocols.grpc_generation import generation_of, response_of
 
 Request = inference_pb2.GenerateRequest
@@ -33,6 +33,7 @@ def generation(request: Request) -> Generation:
         traceparent="t",
         waited_seconds=0.25,
         model_judged=False,
+        is_unwitnessed=False,
         deadline=9.0,
     )
 
@@ -72,7 +73,7 @@ def test_every_field_arrives() -> None:
     assert {name: getattr(made, name) for name in expected} == expected
     filled_in_elsewhere = {
         "prompt", "waited_seconds", "deadline", "request_id", "traceparent", "protocol",
-        "shown_token_ids", "tells_prompt_ids", "model_judged",
+        "shown_token_ids", "tells_prompt_ids", "model_judged", "is_unwitnessed",
     }  # fmt: skip
     assert {field.name for field in fields(Generation)} == set(expected) | filled_in_elsewhere
 

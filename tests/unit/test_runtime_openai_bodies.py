@@ -16,7 +16,7 @@ from openai_bodies import (
     completion,
 )
 
-from fastgen_api.names import is_request_id
+from fastgen_api.request_id import is_request_id
 from fastgen_runtime.engine.request import Grammar, GrammarKind
 from fastgen_runtime.front.generation import (
     ChatMessage,

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tiny_model import CONFIG, tensor_shapes, write_tiny_model
 
 from fastgen_api.names import StartupFailure
-from fastgen_api.spec import DType
+from fastgen_api.spec import DType, Quantization
 from fastgen_kernels.cpu_step.isa import isa_of
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine import cores
@@ -158,7 +158,7 @@ def test_a_model_too_large_is_refused_unread(
 LOAD = """
 import json, logging, sys, threading
 from pathlib import Path
-from fastgen_api.spec import DType
+from fastgen_api.spec import DType, Quantization
 from fastgen_runtime.models.checkpoint import open_checkpoint
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.runner_config import CpuStepUse
@@ -170,7 +170,7 @@ def anonymous():
 class Plan(logging.Handler):
     def emit(self, record):
         if record.getMessage() == "memory plan":
-            self.weight_bytes = record.weight_bytes
+            self.figures = [record.weight_bytes, record.loading_bytes]
 
 plan, ended, seen = Plan(), threading.Event(), [0]
 logging.getLogger("fastgen").addHandler(plan)
@@ -185,13 +185,13 @@ thread = threading.Thread(target=watch, daemon=True)
 thread.start()
 config = RunnerConfig(
     dtype=DType(sys.argv[2]), max_model_length=128, max_concurrent_requests=2,
-    cpu_step=CpuStepUse(sys.argv[3]),
+    cpu_step=CpuStepUse(sys.argv[3]), quantization=Quantization(sys.argv[4]),
 )
 runner = Runner.load(open_checkpoint(Path(sys.argv[1])), config)
 ended.set()
 thread.join()
 print(type(runner._forward).__name__)
-print(json.dumps([plan.weight_bytes, seen[0] - before, anonymous() - before]))
+print(json.dumps([*plan.figures, seen[0] - before, anonymous() - before]))
 """
 LARGE = CONFIG | {
     "hidden_size": 768,
@@ -217,28 +217,43 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def loading(
+    folder: Path, dtype: DType, cpu_step: CpuStepUse, quantization: Quantization
+) -> list[int]:
+    """Bytes: the plan's weights and what it adds for loading; the most there was, what stayed."""
+    command = [sys.executable, "-c", LOAD, str(folder), dtype, cpu_step, quantization]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    way, figures = done.stdout.splitlines()[-2:]
+    assert way == ("ModelForward" if cpu_step is CpuStepUse.OFF else "StepForward")
+    found: list[int] = json.loads(figures)
+    return found
+
+
+BY_THE_OP = pytest.param(
+    DType.BFLOAT16,
+    CpuStepUse.AUTO,
+    marks=pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs AVX2"),
+)
+
+
 @pytest.mark.parametrize(
     ("dtype", "cpu_step"),
-    [
-        (DType.FLOAT32, CpuStepUse.OFF),
-        (DType.BFLOAT16, CpuStepUse.OFF),
-        pytest.param(
-            DType.BFLOAT16,
-            CpuStepUse.AUTO,
-            marks=pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs AVX2"),
-        ),
-    ],
+    [(DType.FLOAT32, CpuStepUse.OFF), (DType.BFLOAT16, CpuStepUse.OFF), BY_THE_OP],
 )
 def test_loading_takes_what_was_foretold_and_no_second_copy(
     large: Path, dtype: DType, cpu_step: CpuStepUse
 ) -> None:
-    command = [sys.executable, "-c", LOAD, str(large), dtype, cpu_step]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    way, figures = done.stdout.splitlines()
-    assert way == ("ModelForward" if cpu_step is CpuStepUse.OFF else "StepForward")
-    foretold, peak, loaded = json.loads(figures)
+    foretold, _, peak, loaded = loading(large, dtype, cpu_step, Quantization.NONE)
     num_weights = sum(map(math.prod, tensor_shapes(LARGE).values()))
     assert foretold == num_weights * (4 if dtype is DType.FLOAT32 else 2)
     assert peak <= foretold * 1.15 + ALLOCATOR_BYTES
     assert foretold * 0.85 <= loaded <= foretold * 1.15 + ALLOCATOR_BYTES
+
+
+@pytest.mark.parametrize(("dtype", "cpu_step"), [(DType.FLOAT32, CpuStepUse.OFF), BY_THE_OP])
+def test_rounding_takes_what_was_foretold(large: Path, dtype: DType, cpu_step: CpuStepUse) -> None:
+    """The output layer is the largest: it is there in the dtype while it is rounded."""
+    foretold, added, peak, loaded = loading(large, dtype, cpu_step, Quantization.INT8)
+    assert peak <= foretold * 1.05 + added + ALLOCATOR_BYTES
+    assert foretold * 0.85 <= loaded <= foretold * 1.05 + ALLOCATOR_BYTES

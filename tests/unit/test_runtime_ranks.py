@@ -1,6 +1,10 @@
 """What ranks tell one another, and the memory that each of them has and needs."""
 
+import os
 import socket
+import subprocess
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +15,19 @@ from tiny_model import CONFIG, tensor_shapes, write_tiny_model
 
 from fastgen_api.spec import DType
 from fastgen_kernels.ragged import RaggedBatch
+from fastgen_runtime.device import ranks as ranks_module
 from fastgen_runtime.device.loading import Loader
+from fastgen_runtime.device.parallel import Group
+from fastgen_runtime.device.ranks import Member, Ranks
 from fastgen_runtime.engine import cores
-from fastgen_runtime.engine.rank_channel import Begin, Connection, Failed, Forward
+from fastgen_runtime.engine.rank_channel import (
+    Begin,
+    Connection,
+    Failed,
+    Forward,
+    Loaded,
+    RankError,
+)
 from fastgen_runtime.engine.runner_config import RunnerConfig
 from fastgen_runtime.models.architectures import config_from_hf
 from fastgen_runtime.models.capacity import Packing, weight_bytes
@@ -40,6 +54,24 @@ def ends() -> tuple[Connection, Connection]:
     ours, theirs = socket.socketpair()
     ours.settimeout(0.2)
     return Connection(ours), Connection(theirs)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Ranks, list[Connection]]]:
+    """Three ranks, of which the others are this test's ends of their connections."""
+    monkeypatch.setattr(ranks_module, "_BLAME_SECONDS", 0.05)
+    members, others = [], []
+    for rank in (1, 2):
+        ours, theirs = socket.socketpair()
+        process = subprocess.Popen(["sleep", "infinity"])
+        members.append(Member(rank, process, Connection(ours)))
+        others.append(Connection(theirs))
+    group = Group(Shard(0, 3), os.memfd_create("ranks"), torch.device("cpu"), 1)
+    ranks = Ranks(tuple(members), group)
+    yield ranks, others
+    for member in members:
+        member.process.kill()
+    ranks.close()
 
 
 def test_a_step_arrives_as_it_was_sent(ends: tuple[Connection, Connection]) -> None:
@@ -74,6 +106,32 @@ def test_sending_to_one_that_does_not_read_ends(ends: tuple[Connection, Connecti
     batch = RaggedBatch(np.zeros(256, np.int64), np.ones(256, np.int64), tables, 16)
     with pytest.raises(TimeoutError):
         ends[0].send(Forward.of(batch, np.zeros(256, np.int64)))
+
+
+@pytest.mark.timeout(30)
+def test_a_rank_that_has_loaded_before_another_is_not_forgotten(
+    started: tuple[Ranks, list[Connection]],
+) -> None:
+    ranks, (late, early) = started
+    early.send(Loaded(200))
+    timer = threading.Timer(0.5, late.send, [Loaded(100)])  # many looks at both later
+    timer.start()
+    assert ranks.wait_until_loaded() == [100, 200]
+    timer.join()
+
+
+@pytest.mark.timeout(30)
+def test_a_look_at_how_ranks_are_takes_nothing_from_who_waits_for_them(
+    started: tuple[Ranks, list[Connection]],
+) -> None:
+    ranks, others = started
+    for end in others:
+        end.send(Loaded(100))
+    ranks.check()
+    assert ranks.wait_until_loaded() == [100, 100]
+    others[1].send(Failed("EngineFailed", "no more"))
+    with pytest.raises(RankError, match="rank 2: no more"):
+        ranks.check()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,18 @@ from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_model import EOS, VOCABULARY, ToyCache, alone, prompt_logprobs_alone
+from toy_model import (
+    EOS,
+    VOCABULARY,
+    Choose,
+    ToyCache,
+    alone,
+    next_token,
+    prompt_logprobs_alone,
+    repeating_token,
+)
 
+from fastgen_api.spec import Speculation
 from fastgen_runtime.engine.blocks import BlockPool
 from fastgen_runtime.engine.budget import Pace, choose_budget
 from fastgen_runtime.engine.latency import StepCost
@@ -65,6 +75,10 @@ class Situation:
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.pool, self.limits, [EOS])
 
+    @property
+    def choose(self) -> Choose:
+        return next_token if self.limits.speculation is Speculation.NONE else repeating_token
+
     def add(self, new: NewRequest) -> None:
         # Long prompts are due later, and some of them before the short ones that came first.
         due = len(self.taken) + 3.0 * len(new.prompt_token_ids)
@@ -87,7 +101,7 @@ class Situation:
             self.limits.budget_tokens, self.pool.block_size, before, self.pace, COST, now
         )
         streams = [request for request in before if request.num_owed == 1]
-        scheduled = self.scheduler.schedule(now, budget)
+        scheduled = self.scheduler.schedule(now, budget, COST)
         self.scheduler.check()
         running = self.scheduler.running
         self.ended_early.update(scheduled.expired)
@@ -97,6 +111,10 @@ class Situation:
         assert len(running) <= self.limits.max_running
         in_step = Counter(chunk.request_id for chunk in step.chunks)
         assert max(in_step.values(), default=1) == 1
+        drafted = sum(chunk.num_drafted for chunk in step.chunks)
+        if drafted:
+            # All are answers, and their rows of logits those that memory was planned for.
+            assert step.num_tokens == len(step.chunks) + drafted <= max(9, self.limits.max_running)
         assert all(request.request_id in in_step for request in streams if request in running)
         for chunk in step.chunks:
             deadline = self.taken[chunk.request_id].deadline
@@ -118,7 +136,7 @@ class Situation:
     def check_answers(self) -> None:
         for request_id, new in self.taken.items():
             tokens = self.got[request_id]
-            expected = alone(new)
+            expected = alone(new, self.choose)
             ids = [token.token_id for token in tokens]
             assert [token.started is not None for token in tokens[1:]] == [False] * len(tokens[1:])
             if request_id in self.ended_early:
@@ -150,6 +168,7 @@ def situations(draw: st.DrawFn) -> Situation:
         max_length=draw(st.integers(2, 200)),
         expected_output_tokens=draw(st.sampled_from([1, 4, 1000])),
         prefix_caching=draw(st.booleans()),
+        speculation=draw(st.sampled_from(Speculation)),
     )
     count = draw(st.integers(1, 14))
     arriving = [draw(requests(number)) for number in range(count)]
@@ -164,7 +183,7 @@ def test_every_request_gets_its_tokens_whatever_else_happens(
     situation: Situation, per_step: int
 ) -> None:
     scheduler = situation.scheduler
-    cache = ToyCache(situation.pool.block_size)
+    cache = ToyCache(situation.pool.block_size, situation.choose)
     to_come = list(situation.arriving)
     total = sum(len(n.prompt_token_ids) + n.max_tokens for news in to_come for n in news)
     for number in range(total**2 + 10):

@@ -1,20 +1,22 @@
 """Weights of layers in 8 bits: what is rounded, what is refused, and what memory it takes."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_model import CONFIG, tensor_shapes, write_tiny_model
+from tiny_model import CONFIG, random_tensors, tensor_shapes, write_tiny_model
 from torch import Tensor
 
 from fastgen_api.names import StartupFailure
 from fastgen_api.spec import DType, Quantization
-from fastgen_kernels.dispatch import Device
+from fastgen_kernels.dispatch import Device, kernels_for
 from fastgen_kernels.torch_twins.quantized import WeightFormat, quantize
 from fastgen_runtime.device import weight_reader
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.device.weight_format import weight_format
+from fastgen_runtime.device.weights import load_weights
 from fastgen_runtime.engine.step import Chunk
 from fastgen_runtime.models.architectures import config_from_hf
 from fastgen_runtime.models.capacity import WEIGHT_GROUP, Packing, weight_bytes
@@ -65,11 +67,12 @@ def logits(folder: Path, quantization: Quantization, dtype: DType) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
-def test_attention_and_feed_forward_are_rounded_and_nothing_else(
-    dtype: DType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_linear_layers_are_rounded_and_nothing_else(
+    dtype: DType, is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the checkpoint held the rounded weights of just these four layers of each block."""
-    folder = write_tiny_model(tmp_path)
+    """Four of each block, and the output layer, tied to the embedding or not."""
+    folder = write_tiny_model(tmp_path, tie_word_embeddings=is_tied)
     rounded: list[tuple[int, ...]] = []
 
     def rounding(weight: Tensor, form: WeightFormat, group: int | None) -> object:
@@ -79,11 +82,31 @@ def test_attention_and_feed_forward_are_rounded_and_nothing_else(
 
     monkeypatch.setattr(weight_reader, "quantize", rounding)
     found = logits(folder, Quantization.INT8, dtype)
-    assert rounded == 2 * [(64, 32), (32, 32), (96, 32), (32, 48)]
+    assert rounded == [*2 * [(64, 32), (32, 32), (96, 32), (32, 48)], (257, 32)]
     exact = logits(folder, Quantization.NONE, dtype)
     assert torch.equal(exact, logits(folder, Quantization.AUTO, dtype))
     assert not torch.equal(found, exact)
     assert (found - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_rounding_leaves_the_embedding_exact(is_tied: bool, tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, tie_word_embeddings=is_tied))
+    weights = load_weights(
+        checkpoint.config,
+        checkpoint.tensors(),
+        kernels_for(CPU),
+        torch.float32,
+        torch.device("cpu"),
+        form=WeightFormat.INT8,
+    )
+    stored = random_tensors(CONFIG)
+    embedding = torch.from_numpy(stored["model.embed_tokens.weight"])
+    assert torch.equal(weights.embedding, embedding)
+    head = embedding if is_tied else torch.from_numpy(stored["lm_head.weight"])
+    x = torch.eye(32)
+    expected = quantize(head, WeightFormat.INT8, WEIGHT_GROUP).dequantize()
+    assert torch.equal(weights.lm_head(x), expected.T)
 
 
 def test_float16_computes_what_float32_does(tmp_path: Path) -> None:
@@ -94,18 +117,41 @@ def test_float16_computes_what_float32_does(tmp_path: Path) -> None:
     assert (wide - narrow).norm() < 0.01 * wide.norm()
 
 
-@pytest.mark.parametrize("packing", [Packing.NONE, Packing.LAYERS])
+LARGE = CONFIG | {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
+
+
+@pytest.mark.parametrize("packing", Packing)
 def test_the_memory_plan_counts_eight_bits_and_the_scales(packing: Packing) -> None:
-    large = CONFIG | {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32}
-    config, shapes = config_from_hf(large), tensor_shapes(large)
+    config, shapes = config_from_hf(LARGE), tensor_shapes(LARGE)
     whole = weight_bytes(config, shapes, 2, packing=packing)
     small = weight_bytes(config, shapes, 2, packing=packing, quantized=True)
     matrices = sum(
         rows * columns
         for name, (rows, *rest) in shapes.items()
         for columns in rest
-        if ".layers." in name
+        if ".layers." in name or name == "lm_head.weight"
     )
     saved = 2 * matrices - matrices - 4 * matrices // WEIGHT_GROUP
     assert whole.resident - small.resident == saved
-    assert small.largest >= 14336 * 4096 * 2 * 4, "a layer's rounding holds it in float32, too"
+    layer = 14336 * 4096 * 2
+    assert 3 * layer <= small.largest <= 5 * layer, "a layer is there in the dtype and in 8 bits"
+    wide = replace(config, vocab_size=128256)
+    head = weight_bytes(wide, shapes, 2, packing=packing, quantized=True)
+    assert head.largest >= 3 * 128256 * 4096, "so is the output layer"
+
+
+@pytest.mark.parametrize("packing", Packing)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_tied_embedding_is_there_beside_the_rounded_output_layer(
+    packing: Packing, ranks: int
+) -> None:
+    """Each rank has both whole, whether the checkpoint stores one of them or both."""
+    shapes = tensor_shapes(LARGE)
+    layers = sum(math.prod(shape) for name, shape in shapes.items() if "_proj" in name)
+    embedding, norms = 257 * 4096, 5 * 4096
+    rounded = layers // ranks + embedding
+    expected = 2 * (embedding + norms) + rounded + 4 * rounded // WEIGHT_GROUP
+    tied = replace(config_from_hf(LARGE), tied_embeddings=True)
+    for stored in (shapes, {name: shapes[name] for name in shapes if name != "lm_head.weight"}):
+        held = weight_bytes(tied, stored, 2, packing=packing, ranks=ranks, quantized=True)
+        assert held.resident == expected

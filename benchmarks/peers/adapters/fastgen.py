@@ -14,6 +14,7 @@ from peers.protocol import Answer, Answerer, Request, Settings, run_stepped, ser
 
 BLOCK_SIZE = 64
 MOST_LENGTH = 8192
+DTYPES = {"auto": DType.AUTO, "bfloat16": DType.BFLOAT16, "float32": DType.FLOAT32}
 
 
 class Fastgen:
@@ -57,6 +58,7 @@ def load(settings: Settings) -> tuple[Answerer, dict[str, Any]]:
     """Own settings: budget_mode, budget_tokens, tpot_ms, gap_ms (or none), runner: more of
     RunnerConfig's fields."""
     cores.limit_threads(settings["threads"])
+    from fastgen_runtime.device.loading import Loader
     from fastgen_runtime.device.runner import Runner, RunnerConfig
     from fastgen_runtime.engine.budget import Pace
     from fastgen_runtime.engine.engine import Engine
@@ -67,20 +69,20 @@ def load(settings: Settings) -> tuple[Answerer, dict[str, Any]]:
     own = settings.get("runner", {})
     checkpoint = open_checkpoint(Path(settings["model"]))
     budget = settings.get("budget_tokens", 512)
-    dtype = {"bfloat16": DType.BFLOAT16, "float32": DType.FLOAT32}[settings["dtype"]]
-    cells = 2 * checkpoint.config.num_layers * checkpoint.config.num_kv_heads
-    token_bytes = cells * checkpoint.config.head_dim * (2 if dtype is DType.BFLOAT16 else 4)
     config = RunnerConfig(
-        dtype=dtype,
+        dtype=DTYPES[settings["dtype"]],
         block_size=BLOCK_SIZE,
         max_model_length=MOST_LENGTH,
         max_concurrent_requests=32,
         max_step_tokens=budget,
-        num_blocks=settings["kv_bytes"] // (token_bytes * BLOCK_SIZE),
         threads=settings["threads"],
         cpu_step=CpuStepUse.AUTO,
     )
     config = replace(config, **typed(RunnerConfig, own))
+    if config.num_blocks is None:
+        # A block's bytes depend on what Auto chooses for this checkpoint and CPU.
+        block = Loader(checkpoint, config).cache(1)
+        config = replace(config, num_blocks=settings["kv_bytes"] // block.nbytes)
     limits = Limits(
         budget_tokens=budget,
         max_running=32,
