@@ -13,6 +13,8 @@ MODEL = {"source": "file:///models/m.gguf"}
 HUB = {"source": "hf://owner/name"}
 CLAIM = {"type": "PersistentVolumeClaim", "size": "60Gi"}
 OWN_CLAIM = {"type": "PersistentVolumeClaim", "claimName": "mine"}
+SHARED = {"storageClassName": "fast", "accessModes": ["ReadWriteMany"], "retentionPolicy": "Delete"}
+LONG = {"minPromptTokens": 5}
 
 
 def with_field(path: str, value: Any) -> dict[str, Any]:
@@ -29,3 +31,11 @@ def with_field(path: str, value: Any) -> dict[str, Any]:
 def create(client: Client, spec: dict[str, Any], name: str = "m") -> None:
     """Asks the API server to check a resource as for a creation; raises ApiError."""
     client.create(Resource.from_dict({"metadata": {"name": name}, "spec": copy.deepcopy(spec)}))
+
+
+def route(match: dict[str, Any], deployment: str = "b") -> dict[str, Any]:
+    return {"match": match, "deployment": deployment}
+
+
+def header(name: str, value: str = "batch") -> dict[str, Any]:
+    return route({"header": {"name": name, "value": value}})

@@ -10,6 +10,9 @@ from commands import Commands
 
 NAMESPACE = "fastgen-e2e"
 
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+"""The label of a namespace that takes only pods of the restricted standard."""
+
 
 class Kubernetes(Commands):
     """kubectl and helm, and the questions that the end-to-end tests ask with them."""

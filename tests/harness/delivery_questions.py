@@ -61,8 +61,13 @@ def set_token(operator: OperatorProcess, token: str) -> None:
     operator.kubectl("apply", "-f", "-", stdin=json.dumps(secret))
 
 
-def create(operator: OperatorProcess, name: str, model: dict[str, Any], replicas: int = 0) -> None:
-    """A FastGenDeployment of the hub's model, by default without replicas."""
+def create(
+    operator: OperatorProcess, name: str, model: dict[str, Any], replicas: int = 0, **more: Any
+) -> None:
+    """A FastGenDeployment of the hub's model, by default without replicas.
+
+    more: further fields of the spec.
+    """
     mode = {"mode": "Disabled", "maxReplicas": max(1, replicas)}
     operator.create(
         name,
@@ -71,6 +76,7 @@ def create(operator: OperatorProcess, name: str, model: dict[str, Any], replicas
         resources=SMALL,
         engine=ENGINE,
         scaling=mode,
+        **more,
     )
 
 

@@ -3,13 +3,20 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console
+
 from fastgen_api import names
+from fastgen_cli.explain import Explanation, explain
 from fastgen_cli.explain_facts import Facts
+from fastgen_cli.explain_screen import show
 
 NOW = datetime(2025, 1, 2, 3, 4, 5, tzinfo=UTC)
 CREATED = "2025-01-02T02:00:00Z"
 EARLIER = "2025-01-02T03:01:05Z"
 """Three minutes ago."""
+
+AUTO = {"scaling": {"mode": "Auto", "minReplicas": 1, "maxReplicas": 8}}
+UNREADY = ("False", "RolloutInProgress", "replicas: 0 of 1 available")
 
 Condition = tuple[str, str, str]
 """Status, reason and message."""
@@ -80,3 +87,23 @@ def event(
 def facts(found: dict[str, Any] | None = None, **more: Any) -> Facts:
     """Facts about `chat`, in namespace `models`."""
     return Facts(**{"resource": found or resource(), "flags": "-n models"} | more)
+
+
+def decision(rule: str, replicas: int = 3, *blockers: str) -> dict[str, Any]:
+    """The autoscaler's last one, three minutes ago."""
+    return {
+        "time": EARLIER, "rule": rule, "replicas": replicas, "blockers": list(blockers),
+        "message": "5200 tokens/s are offered",
+    }  # fmt: skip
+
+
+def said(explanation: Explanation) -> str:
+    """Everything that a person reads, in one line."""
+    console = Console(width=500, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    show(explanation, console)
+    return " ".join(console.export_text().split())
+
+
+def why(found: dict[str, Any], **more: Any) -> str:
+    """What a person reads of this resource, among facts as given."""
+    return said(explain(facts(found, **more), NOW))

@@ -9,6 +9,7 @@ from tiny_models import VOCABULARY, TinyModel
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from fastgen_api.spec import DType
 from fastgen_runtime.device.runner import Runner, RunnerConfig
 from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import Chunk, Sampling, Step
@@ -30,9 +31,11 @@ class ModelPair:
         folder: Path,
         block_size: int = 8,
         cpu_step: CpuStepUse = CpuStepUse.OFF,
+        dtype: DType = DType.FLOAT32,
     ) -> None:
         self.reference: PreTrainedModel = tiny.save(folder)
         config = RunnerConfig(
+            dtype=dtype,
             block_size=block_size,
             num_blocks=BLOCKS_EACH * LENGTH,
             max_model_length=tiny.max_length,

@@ -7,10 +7,11 @@ import msgspec
 from observed_objects import NOW, OWNER
 
 from fastgen_api import names
-from fastgen_api.names import Component, DeliveryField
+from fastgen_api.delivery import DeliveryField
+from fastgen_api.names import Component
 from fastgen_api.spec import Cache, CacheType, Model, SecretKeyRef, Spec
 from fastgen_operator.children import make_children
-from fastgen_operator.delivery import Delivery, key_of
+from fastgen_operator.delivery import Delivery, key_of, modes_of
 from fastgen_operator.delivery_children import job_marks
 from fastgen_operator.delivery_state import delivery_of
 from fastgen_operator.observed import Observed
@@ -56,7 +57,8 @@ def job(
     if failed := fields.pop("failed", None):
         status = {"conditions": [{"type": "Failed", "status": "True", "message": failed}]}
     name = names.download_job_name("chat", key_of("chat", spec.model))
-    metadata = {"name": name, "annotations": job_marks(OWNER, spec, settings),
+    metadata = {"name": name, "annotations": job_marks(
+        OWNER, spec, settings, modes_of("chat", spec.model, None)),
                 "labels": child_labels(OWNER, Component.DOWNLOAD)}  # fmt: skip
     return {"kind": "Job", "metadata": metadata | fields, "status": status}
 

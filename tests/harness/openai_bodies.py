@@ -3,11 +3,8 @@
 import json
 from typing import Any
 
-from fastgen_runtime.front.generation import (
-    Generation,
-    RequestError,
-    check,
-)
+from fastgen_runtime.front.generation import Generation, RequestError
+from fastgen_runtime.front.generation_check import check
 from fastgen_runtime.protocols.asked import Asked, Origin
 from fastgen_runtime.protocols.openai_chat import read_chat
 from fastgen_runtime.protocols.openai_completion import read_completion

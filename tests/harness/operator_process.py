@@ -17,6 +17,7 @@ import pytest
 import yaml
 from cluster_access import Kubernetes, wait_until
 from commands import Commands
+from operator_report import noted
 
 from fastgen_devcluster import Cluster
 
@@ -201,7 +202,8 @@ def operator_in(
             port,
         )
         try:
-            yield operator
+            with noted(operator):
+                yield operator
         finally:
             operator.stop()
             _clear(kubernetes, namespace)

@@ -10,17 +10,24 @@ import torch
 from torch import Tensor
 
 from fastgen_kernels.cpu_step.compiler import build
-from fastgen_kernels.cpu_step.description import Arrangement, Element, NormKind, StepModel
+from fastgen_kernels.cpu_step.description import (
+    Arrangement,
+    Element,
+    NormKind,
+    StepExperts,
+    StepModel,
+)
 from fastgen_kernels.cpu_step.isa import Isa
 from fastgen_kernels.cpu_step.step import CpuStep
-from fastgen_kernels.cpu_step.weights import Packer, StepLayer, StepWeights
+from fastgen_kernels.cpu_step.weights import Packer, StepLayer, StepMixture, StepWeights
 from fastgen_kernels.dispatch import Device, kernels_for
 from fastgen_kernels.heads import Heads
 from fastgen_kernels.ragged import RaggedBatch
+from fastgen_kernels.torch_twins.quantized import WeightFormat, quantize
 from fastgen_runtime.device.model import Inputs, Model
 from fastgen_runtime.device.rotary import frequencies
-from fastgen_runtime.device.weights import FeedForward, LayerWeights, Norm, Weights
-from fastgen_runtime.models.model_config import Block, ModelConfig, RopeScaling
+from fastgen_runtime.device.weights import FeedForward, LayerWeights, Mixture, Norm, Weights
+from fastgen_runtime.models.model_config import Block, Experts, ModelConfig, RopeScaling
 
 VOCABULARY = 77
 POSITIONS = 512
@@ -38,7 +45,13 @@ def tiny(**differences: Any) -> ModelConfig:
     return ModelConfig(**(values | differences))
 
 
-def step_model(config: ModelConfig, block_size: int, weights: Element, cache: Element) -> StepModel:
+def step_model(
+    config: ModelConfig,
+    block_size: int,
+    weights: Element,
+    cache: Element,
+    int8_group: int | None = None,
+) -> StepModel:
     """What the step has to know of it."""
     return StepModel(
         num_layers=config.num_layers,
@@ -53,6 +66,7 @@ def step_model(config: ModelConfig, block_size: int, weights: Element, cache: El
         block_size=block_size,
         weights=weights,
         cache=cache,
+        int8_group=int8_group,
         windows=tuple(map(config.window, range(config.num_layers))) if config.windows else (),
         norm=NormKind(config.norm),
         arrangement=Arrangement(config.block),
@@ -60,25 +74,38 @@ def step_model(config: ModelConfig, block_size: int, weights: Element, cache: El
         gated=config.gated,
         query_key_norm=config.query_key_norm,
         final_norm=config.final_norm,
+        experts=None if config.experts is None else _step_experts(config.experts),
+    )
+
+
+def _step_experts(experts: Experts) -> StepExperts:
+    return StepExperts(
+        experts.count, experts.per_token, experts.intermediate_size, experts.renormalise
     )
 
 
 class Drawing:
-    """Random weights, the same for both: rounded to bfloat16 where the step keeps them so."""
+    """Random weights, the same for both: rounded as the step keeps them."""
 
-    def __init__(self, seed: int, element: Element) -> None:
+    def __init__(self, seed: int, model: StepModel) -> None:
         self._generator = torch.Generator().manual_seed(seed)
-        self._element = element
-        self.packer = Packer(element)
+        self._model = model
+        self.packer = Packer(model)
 
     def tensor(self, *shape: int, scale: float = 1.0) -> Tensor:
         drawn = torch.randn(shape, generator=self._generator) * scale
-        return drawn.bfloat16().float() if self._element is Element.BF16 else drawn
+        return drawn.bfloat16().float() if self._model.weights is Element.BF16 else drawn
 
     def linear(self, outputs: int, inputs: int, bias: bool) -> tuple[Any, Any]:
         weight = self.tensor(outputs, inputs, scale=inputs**-0.5)
-        offsets = self.tensor(outputs, scale=0.3) if bias else None
-        return KERNELS.pack_linear(weight, offsets), self.packer.linear(weight, offsets)
+        return self.packed(weight, self.tensor(outputs, scale=0.3) if bias else None)
+
+    def packed(self, weight: Tensor, bias: Tensor | None) -> tuple[Any, Any]:
+        """Of weight [outputs, inputs], rounded to int8 where the model's are."""
+        if (group := self._model.int8_group) is None:
+            return KERNELS.pack_linear(weight, bias), self.packer.linear(weight, bias)
+        rounded = quantize(weight, WeightFormat.INT8, group)
+        return KERNELS.pack_quantized(rounded, bias), self.packer.quantized(rounded, bias)
 
     def norm(self, width: int, bias: bool) -> Norm:
         weight = 1 + self.tensor(width, scale=0.2)
@@ -87,15 +114,19 @@ class Drawing:
 
 def draw_weights(config: ModelConfig, drawing: Drawing) -> tuple[Weights, StepWeights]:
     """For the twin and for the step."""
-    width, layers = config.hidden_size, [_layer(config, drawing) for _ in range(config.num_layers)]
+    width = config.hidden_size
+    layers = [_layer(config, drawing, number) for number in range(config.num_layers)]
     embedding = drawing.tensor(config.vocab_size, width)
     positions = None
     if config.position_offset is not None:
         positions = drawing.tensor(config.max_positions + config.position_offset, width)
     norm = drawing.norm(width, config.norm_bias) if config.final_norm else None
-    head = (KERNELS.pack_linear(embedding, None), drawing.packer.linear(embedding, None))
-    if not config.tied_embeddings:
-        head = drawing.linear(config.vocab_size, width, config.head_bias)
+    head = (
+        drawing.packed(embedding, None)
+        if config.tied_embeddings
+        else drawing.linear(config.vocab_size, width, config.head_bias)
+    )
+    is_shared = config.tied_embeddings and head[1].scales is None
     cos = sin = None
     if config.rotated:
         turned = frequencies(config.rotated, config.rope_theta, config.rope_scaling, POSITIONS)
@@ -105,7 +136,7 @@ def draw_weights(config: ModelConfig, drawing: Drawing) -> tuple[Weights, StepWe
         embedding, positions, None, tuple(layer[0] for layer in layers), norm, None, head[0]
     )
     step = StepWeights(
-        embedding=None if config.tied_embeddings else embedding,
+        embedding=None if is_shared else embedding,
         positions=None if positions is None else positions[config.position_offset :],
         layers=tuple(layer[1] for layer in layers),
         norm=None if norm is None else norm.weight,
@@ -117,27 +148,48 @@ def draw_weights(config: ModelConfig, drawing: Drawing) -> tuple[Weights, StepWe
     return twin, step
 
 
-def _layer(config: ModelConfig, drawing: Drawing) -> tuple[LayerWeights, StepLayer]:
-    width, inner = config.hidden_size, config.intermediate_size
+def _layer(config: ModelConfig, drawing: Drawing, number: int) -> tuple[LayerWeights, StepLayer]:
+    width = config.hidden_size
     heads, size = config.num_heads, config.head_dim
     first = drawing.norm(width, config.norm_bias)
     second = None if config.block is Block.PARALLEL else drawing.norm(width, config.norm_bias)
     qkv = drawing.linear((heads + 2 * config.num_kv_heads) * size, width, config.qkv_bias)
     output = drawing.linear(width, heads * size, config.output_bias)
-    up = drawing.linear(inner * (2 if config.gated else 1), width, config.mlp_bias)
-    down = drawing.linear(width, inner, config.mlp_bias)
+    is_mixture = config.experts is not None and config.experts.layers[number]
+    fed = (_mixture if is_mixture else _feed_forward)(config, drawing)
     query_norm = key_norm = None
     if config.query_key_norm:
         query_norm, key_norm = (drawing.norm(size, False).weight for _ in range(2))
-    twin = LayerWeights(
-        first, qkv[0], query_norm, key_norm, output[0], second, FeedForward(up[0], down[0])
-    )
+    twin = LayerWeights(first, qkv[0], query_norm, key_norm, output[0], second, fed[0])
     step = StepLayer(
         first.weight, first.bias, qkv[1], query_norm, key_norm, output[1],
         None if second is None else second.weight,
-        None if second is None else second.bias, up[1], down[1],
+        None if second is None else second.bias, *fed[1],
     )  # fmt: skip
     return twin, step
+
+
+def _feed_forward(config: ModelConfig, drawing: Drawing) -> tuple[Any, tuple[Any, ...]]:
+    width, inner = config.hidden_size, config.intermediate_size
+    up = drawing.linear(inner * (2 if config.gated else 1), width, config.mlp_bias)
+    down = drawing.linear(width, inner, config.mlp_bias)
+    return FeedForward(up[0], down[0]), (up[1], down[1])
+
+
+def _mixture(config: ModelConfig, drawing: Drawing) -> tuple[Any, tuple[Any, ...]]:
+    width, experts = config.hidden_size, config.experts
+    assert experts is not None
+    inner = experts.intermediate_size
+    weights = [
+        (
+            drawing.tensor(2 * inner, width, scale=width**-0.5),
+            drawing.tensor(width, inner, scale=inner**-0.5),
+        )
+        for _ in range(experts.count)
+    ]
+    router = drawing.linear(experts.count, width, False)
+    twin = Mixture(router[0], KERNELS.pack_experts(weights), experts.per_token, experts.renormalise)
+    return twin, (None, None, StepMixture(router[1], drawing.packer.experts(weights)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +214,15 @@ class Pair:
         cache: Element = Element.FP32,
         threads: int = 2,
         blocks: int = 64,
+        int8_group: int | None = None,
     ) -> None:
         self._config = config
         self.block_size, self.blocks = block_size, blocks
-        described = step_model(config, block_size, weights, cache)
+        described = step_model(config, block_size, weights, cache, int8_group)
         assert described.unsupported(isa) is None
-        twin, step = draw_weights(config, Drawing(1, weights))
+        twin, step = draw_weights(config, Drawing(1, described))
         self._model = Model(config, twin, KERNELS, POSITIONS)
+        self.step_weights = step
         self.step = CpuStep(library(described, isa), described, step, threads)
         shape = (
             config.num_layers, 2, blocks, block_size, config.num_kv_heads, config.head_dim,

@@ -9,6 +9,7 @@ from fastgen_runtime.engine.step import Chunk, ChunkResult, Sampling, Step, Toke
 
 EOS = 0
 VOCABULARY = 97
+Choose = Callable[..., int]
 
 
 def next_token(token_ids: Sequence[int], banned: Sequence[int] = ()) -> int:
@@ -19,11 +20,24 @@ def next_token(token_ids: Sequence[int], banned: Sequence[int] = ()) -> int:
     return token
 
 
-class ToyCache:
-    """Computes steps as a runner would: reads its context only from the blocks it is given."""
+def repeating_token(token_ids: Sequence[int], banned: Sequence[int] = ()) -> int:
+    """Mostly the token that stood nine before, so that texts repeat themselves, and do not always;
+    it still depends on all before it."""
+    token = next_token(token_ids, banned)
+    if token % 4 and len(token_ids) >= 9 and token_ids[-9] not in banned:
+        return token_ids[-9]
+    return token
 
-    def __init__(self, block_size: int) -> None:
+
+class ToyCache:
+    """Computes steps as a runner would: reads its context only from the blocks it is given.
+
+    choose: the next token of a text.
+    """
+
+    def __init__(self, block_size: int, choose: Choose = next_token) -> None:
         self.block_size = block_size
+        self._choose = choose
         self.positions: dict[tuple[int, int], int] = {}
 
     def run(self, step: Step) -> list[ChunkResult]:
@@ -39,21 +53,24 @@ class ToyCache:
             TokenLogprobs(target, -float(next_token(context[: chunk.start + i + 1])), 1)
             for i, target in enumerate(chunk.targets)
         )
-        token = next_token(context, chunk.banned_token_ids) if chunk.sampling else None
-        return ChunkResult(token, prompt_logprobs=logprobs)
+        if chunk.sampling is None:
+            return ChunkResult(prompt_logprobs=logprobs)
+        ends = range(end - chunk.num_drafted, end + 1)
+        token, *further = [self._choose(context[:e], chunk.banned_token_ids) for e in ends]
+        return ChunkResult(token, prompt_logprobs=logprobs, further_token_ids=further)
 
     def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
         return chunk.block_ids[position // self.block_size], position % self.block_size
 
 
-def alone(new: NewRequest) -> list[int]:
+def alone(new: NewRequest, choose: Choose = next_token) -> list[int]:
     """The tokens that a request gets when nobody else is there."""
     token_ids = list(new.prompt_token_ids)
     num_prompt = len(token_ids)
     ends = {*(() if new.ignore_eos else (EOS,)), *new.stop_token_ids}
     while len(token_ids) < num_prompt + new.max_tokens:
         is_early = len(token_ids) - num_prompt < new.min_tokens
-        token_ids.append(next_token(token_ids, sorted(ends) if is_early else ()))
+        token_ids.append(choose(token_ids, sorted(ends) if is_early else ()))
         if token_ids[-1] in ends:
             break
     return token_ids[num_prompt:]
