@@ -13,16 +13,17 @@ from fastgen_devcluster.progress import step
 # What building images needs, and the package that brings it.
 IMAGE_TOOLS = {"buildah": "buildah", "gpg": "gpg", "mmdebstrap": "mmdebstrap"}
 IMAGE_FILES = {"/etc/ssl/certs/ca-certificates.crt": "ca-certificates"}
+# What makes networks and cuts them.
+NETWORK_TOOLS = {"ip": "iproute2", "iptables": "iptables"}
 # What the cluster needs as well.
 TOOLS = {
     **IMAGE_TOOLS,
+    **NETWORK_TOOLS,
     "conntrack": "conntrack",
     "containerd": "containerd",
     "docker-registry": "docker-registry",
     "gcc": "gcc",
-    "ip": "iproute2",
     "ipset": "ipset",
-    "iptables": "iptables",
     "nsenter": "util-linux",
     "openssl": "openssl",
     "runc": "runc",
@@ -64,10 +65,18 @@ def ensure_packages() -> None:
 
 def ensure_image_packages() -> None:
     """Install what building images lacks; root is needed only when something is missing."""
-    packages = missing_packages(IMAGE_TOOLS, IMAGE_FILES)
+    _ensure("Building images", missing_packages(IMAGE_TOOLS, IMAGE_FILES))
+
+
+def ensure_network_packages() -> None:
+    """Install what making networks lacks; root is needed only when something is missing."""
+    _ensure("Making networks", missing_packages(NETWORK_TOOLS, {}))
+
+
+def _ensure(purpose: str, packages: Sequence[str]) -> None:
     if packages and os.geteuid() != 0:
         raise SetupError(
-            f"Building images needs more: run `apt-get install {' '.join(packages)}` as root."
+            f"{purpose} needs more: run `apt-get install {' '.join(packages)}` as root."
         )
     _install(packages)
 

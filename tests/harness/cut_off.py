@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fastgen_devcluster.packages import ensure_network_packages
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -33,6 +35,7 @@ class Machine:
 @contextlib.contextmanager
 def machine() -> Iterator[Machine]:
     """Needs root; nothing of it is left when the block ends."""
+    ensure_network_packages()
     pid = os.getpid()
     name, ours, theirs = f"fastgen-cut-{pid}", f"fgcut{pid}a", f"fgcut{pid}b"
     # Of the block for benchmarks (RFC 2544), which no network of a test machine has.
