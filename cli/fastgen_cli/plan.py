@@ -3,13 +3,18 @@
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from fastgen_cli.errors import UserError
 from fastgen_cli.source import Source
 
 LOOPBACK: Final = "127.0.0.1"
+PORTS: Final = range(20_000, 30_000)
+"""Below those that Linux gives to outgoing connections (from 32768 on): whoever connects between
+the choice of a port and its use cannot take it by chance."""
 MEMORY_PERCENT: Final = 90
 
 
@@ -65,15 +70,18 @@ def reachable(host: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Loopback ports that are free now, all different, and that no connection will take."""
+    order = Random().sample(PORTS, len(PORTS))
+    return list(islice((port for port in order if _is_free(port)), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        try:
+            one.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 def check_port(host: str, port: int, option: str) -> None:

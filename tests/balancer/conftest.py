@@ -8,11 +8,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from balancer_process import PROGRAM, Balancer, balancing, free_ports, stop
+from balancer_process import PROGRAM, Balancer, balancing, stop
 
 from fastgen_balancer.picker import Picker
 from fastgen_balancer.roster import Roster
 from fastgen_balancer.serve import _serve_envoy
+from fastgen_cli.plan import free_ports
 
 Balance = Callable[..., AbstractAsyncContextManager[Balancer]]
 

@@ -7,10 +7,11 @@ import struct
 import grpc
 import httpx2
 import pytest
-from balancer_process import complete, free_ports, generate, idle
+from balancer_process import complete, generate, idle
 from small_replica import Replica, serving
 
 from fastgen_api.names import Header, Metric
+from fastgen_cli.plan import free_ports
 
 from .conftest import Balance
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import grpc
 import httpx2
 import pytest
-from balancer_process import Balancer, balancing, complete, free_ports, idle, prompt_of, stop
+from balancer_process import Balancer, balancing, complete, idle, prompt_of, stop
 
 from fastgen_api.names import Metric
 from fastgen_api.v1 import inference_pb2_grpc
+from fastgen_cli.plan import free_ports
 
 from .test_poison import Processes, alive, replicas
 

@@ -5,7 +5,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from balancer_process import free_ports
 from cluster_access import wait_until
 from commands import Commands
 from delivery_questions import hub_for_pods
@@ -16,6 +15,7 @@ from operator_questions import has_all_children
 from operator_report import sections
 
 from fastgen_api import names
+from fastgen_cli.plan import free_ports
 from fastgen_devcluster.cluster import Cluster
 
 DEFINITION = Path(__file__).resolve().parents[2] / "crds/fastgendeployments.fastgen.dev.yaml"

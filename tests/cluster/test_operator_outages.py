@@ -16,12 +16,12 @@ from pathlib import Path
 import httpx2
 import pytest
 from api_proxy import BAD_DAYS, ApiProxy, Fault, Request, nothing, proxy_to
-from balancer_process import free_ports
 from cluster_access import wait_until
 from operator_process import OperatorProcess, operator_in
 from operator_questions import delete, has_all_children, pull_failed_and_quiet, settled_writes
 
 from fastgen_api import names
+from fastgen_cli.plan import free_ports
 from fastgen_operator.kinds import WATCHED_KINDS, path_of
 from fastgen_operator.monitoring import MONITORING_KINDS
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from api_proxy import BAD_DAYS, ApiProxy, Fault, Request, nothing, proxy_to
-from balancer_process import free_ports
 from fleet import TEAMS, Fleet, fleet_of, patch_all, seconds_until
 
+from fastgen_cli.plan import free_ports
 from fastgen_devcluster import components
 from fastgen_devcluster.cluster import own_kubeconfig
 from fastgen_devcluster.process import Ledger

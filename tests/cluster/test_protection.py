@@ -6,12 +6,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from balancer_process import free_ports
 from cluster_access import RESTRICTED, wait_until
 from commands import Commands
 from operator_process import OperatorProcess, operator_in
 
 from fastgen_api import names
+from fastgen_cli.plan import free_ports
 from fastgen_devcluster.command import CommandError
 from fastgen_devcluster.images import build_images
 

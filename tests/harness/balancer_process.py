@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import httpx2
 from fastgen_api.names import Metric
 from fastgen_api.v1 import inference_pb2 as pb
 from fastgen_api.v1 import inference_pb2_grpc
+from fastgen_cli.plan import free_ports
 
 PROGRAM = (sys.executable, "-m", "fastgen_balancer.main")
 
@@ -87,14 +87,6 @@ async def eventually(holds: Callable[[], object], seconds: float = 20.0) -> None
             await asyncio.sleep(0.05)
 
 
-def free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 async def stop(process: asyncio.subprocess.Process | None) -> None:
     if process is None or process.returncode is not None:
         return
@@ -143,6 +135,11 @@ async def balancing(
 
 
 async def ready(balancer: Balancer) -> bool:
+    """Raises AssertionError with their logs once the picker or Envoy has ended."""
+    for process in (balancer.picker, balancer.envoy):
+        if process is not None and process.returncode is not None:
+            logs = "\n".join(path.read_text() for path in balancer.logs)
+            raise AssertionError(f"ended with {process.returncode}:\n{logs}")
     try:
         async with httpx2.AsyncClient(trust_env=False) as client:
             url = f"http://127.0.0.1:{balancer.http_port}/readyz"

@@ -10,8 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from balancer_process import free_ports
 from load_program import ensure_program
+
+from fastgen_cli.plan import free_ports
 
 
 @dataclass

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from balancer_process import free_ports
+from fastgen_cli.plan import free_ports
 
 TYPES = "type.googleapis.com/envoy.extensions"
 DESTINATION = "x-gateway-destination-endpoint"

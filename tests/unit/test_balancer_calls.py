@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
-from balancer_process import free_ports
 from echo_calls import PATH, Echoes
 
 from fastgen_balancer.call_server import WINDOW_BYTES, CallServer
+from fastgen_cli.plan import free_ports
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import uvicorn
 from api_server import APIServer, api_server
-from balancer_process import eventually, free_ports
+from balancer_process import eventually
 
 from fastgen_api import names
 from fastgen_api.names import Component, Port
@@ -21,6 +21,7 @@ from fastgen_balancer.picker import Picker
 from fastgen_balancer.quarantine_share import Share
 from fastgen_balancer.residence import live_in_cluster
 from fastgen_balancer.web import peers_app
+from fastgen_cli.plan import free_ports
 
 DEPLOYMENTS, SLICES = names.PLURAL, "endpointslices"
 
