@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 import scaling_plots
@@ -35,6 +35,7 @@ from fastgen_cli.simulate.rivals.grid import RIVALS, World
 from fastgen_cli.simulate.scenarios import SLO_OF_ALL, Scenario, scenarios
 from fastgen_cli.simulate.simulation import Setup, own_scaler, simulate
 
+P = ParamSpec("P")
 T = TypeVar("T")
 QUICK_SHARE: Final = 0.45
 QUICK_TRIES: Final = 2
@@ -117,38 +118,46 @@ class Board:
         self._scale = scale
         self._jobs = jobs
         self._begun = time.monotonic()
-        self._done = 0
+        self._asked = self._done = 0
 
     def run(self) -> tuple[list[Score], list[Score]]:
         """Scores of the tuned parts, and of the scored ones."""
         with ProcessPoolExecutor(self._jobs) as pool:
             scored = [
                 # The longest ones first.
-                *(pool.submit(run_oracle, s, self._scale.tries) for s in self._scenarios),
-                *(pool.submit(run_own, s) for s in self._scenarios),
+                *(self._submit(pool, run_oracle, s, self._scale.tries) for s in self._scenarios),
+                *(self._submit(pool, run_own, s) for s in self._scenarios),
             ]
             tuning: dict[tuple[int, int], Future[list[Score]]] = {}
             for place, scenario in enumerate(self._scenarios):
                 for rival in range(len(RIVALS)):
                     if self._scale.is_tuned:
-                        tuning[place, rival] = pool.submit(tune_rival, scenario, rival)
-                    scored.append(pool.submit(score_rival, scenario, rival, 0))
+                        tuning[place, rival] = self._submit(pool, tune_rival, scenario, rival)
+                    scored.append(self._submit(pool, score_rival, scenario, rival, 0))
             tuned_scores = []
             for (place, rival), future in tuning.items():
-                found = self._told(future)
+                found = future.result()
                 tuned_scores += found
                 best = found.index(tuned(found, _target()))
                 if best:
-                    scored.append(pool.submit(score_rival, self._scenarios[place], rival, best))
-            return tuned_scores, [self._told(future) for future in scored]
+                    scenario = self._scenarios[place]
+                    scored.append(self._submit(pool, score_rival, scenario, rival, best))
+            return tuned_scores, [future.result() for future in scored]
 
-    def _told(self, future: Future[T]) -> T:
-        score = future.result()
+    def _submit(
+        self, pool: ProcessPoolExecutor, run: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        self._asked += 1
+        future = pool.submit(run, *args, **kwargs)
+        future.add_done_callback(lambda _: self._tell())
+        return future
+
+    def _tell(self) -> None:
         self._done += 1
         minutes = (time.monotonic() - self._begun) / 60
-        if sys.stderr.isatty():
-            print(f"\r{self._done} runs, {minutes:.1f} min", end="", file=sys.stderr)
-        return score
+        begin, end = ("\r", "") if sys.stderr.isatty() else ("", "\n")
+        text = f"{begin}{self._done} of {self._asked} runs, {minutes:.1f} min"
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def _target() -> float:

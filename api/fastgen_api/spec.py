@@ -158,7 +158,7 @@ class ScalingPolicy(_Spec, frozen=True):
 
 
 class ScalingRules(_Spec, frozen=True):
-    """autoscaling/v2 HPAScalingRules; the two directions differ in their defaults."""
+    """autoscaling/v2 HPAScalingRules of the upward direction, and what both are resolved to."""
 
     stabilization_window_seconds: int = 0
     select_policy: str = "Max"
@@ -170,17 +170,21 @@ class ScalingRules(_Spec, frozen=True):
     tolerance: Quantity | None = None
 
 
-class ScaleDownRules(ScalingRules, frozen=True):
+class ScaleDownRules(_Spec, frozen=True):
     """HPAScalingRules of the downward direction."""
 
-    stabilization_window_seconds: int = 300
+    stabilization_window_seconds: int | None = None
+    """Default: three times the cold start, within 180 and 300 s."""
+    select_policy: str = "Max"
     policies: tuple[ScalingPolicy, ...] = (
         ScalingPolicy(type="Percent", value=100, period_seconds=15),
     )
+    tolerance: Quantity | None = None
 
 
 class Behavior(_Spec, frozen=True):
-    """autoscaling/v2 HorizontalPodAutoscalerBehavior: the same type, meaning and defaults."""
+    """autoscaling/v2 HorizontalPodAutoscalerBehavior: the same type and meaning, and all defaults
+    but one, the window of scaling down."""
 
     scale_up: ScalingRules = ScalingRules()
     scale_down: ScaleDownRules = ScaleDownRules()

@@ -6,8 +6,16 @@ and convertDesiredReplicasWithBehaviorRate.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from fastgen_api.spec import ScalingPolicy, ScalingRules
+
+HPA_UP: Final = ScalingRules()
+HPA_DOWN: Final = ScalingRules(
+    stabilization_window_seconds=300,
+    policies=(ScalingPolicy(type="Percent", value=100, period_seconds=15),),
+)
+"""The defaults of autoscaling/v2."""
 
 
 @dataclass(frozen=True, slots=True)

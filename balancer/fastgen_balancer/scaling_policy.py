@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from fastgen_api.quantity import quantity
-from fastgen_api.spec import SLO, Behavior, Quantity, ScalingRules, Spec
+from fastgen_api.spec import SLO, Quantity, ScaleDownRules, ScalingRules, Spec
+from fastgen_balancer.behavior import HPA_DOWN, HPA_UP
 
 DEFAULT_PENDING_SECONDS: Final = 600.0
 """How long replicas may take to become ready while no cold start was measured."""
@@ -16,7 +17,12 @@ SHORT_WINDOW_SECONDS: Final = 30.0
 LONG_WINDOW_SECONDS: Final = 300.0
 LATEST_WINDOW_SECONDS: Final = 15.0
 """Three scrapes: enough to tell that much more arrives than before."""
-BEHAVIOR: Final = Behavior()
+DOWN_COLD_STARTS: Final = 3.0
+"""Cold starts that a lower load must last for before replicas go: who comes back within that many
+pays less for having stayed than the requests would for having to wait for it."""
+SHORTEST_DOWN_SECONDS: Final = 180.0
+"""A shorter window follows the chance of a steady load."""
+LONGEST_DOWN_SECONDS: Final = HPA_DOWN.stabilization_window_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +31,8 @@ class Policy:
 
     min_replicas: int = 1
     max_replicas: int = 1
-    scale_up: ScalingRules = BEHAVIOR.scale_up
-    scale_down: ScalingRules = BEHAVIOR.scale_down
+    scale_up: ScalingRules = HPA_UP
+    scale_down: ScalingRules = HPA_DOWN
     target_ratio: float | None = None
     """Share of requests that must be good; None: no SLO target is set."""
     max_concurrent_requests: int = 256
@@ -69,7 +75,7 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
         min_replicas=scaling.min_replicas,
         max_replicas=max(1, scaling.min_replicas, scaling.max_replicas),
         scale_up=up,
-        scale_down=down,
+        scale_down=down_rules(down, lead),
         target_ratio=target_ratio(spec.slo),
         max_concurrent_requests=spec.engine.max_concurrent_requests,
         pending_seconds=2 * lead,
@@ -79,6 +85,15 @@ def policy_of(spec: Spec, cold_start_seconds: float | None) -> Policy:
         down_tolerance=_share(down.tolerance),
         capacity_key=capacity_key(spec),
     )
+
+
+def down_rules(rules: ScaleDownRules, cold_start_seconds: float) -> ScalingRules:
+    """With the window that the cold start asks for where the user names none."""
+    seconds = rules.stabilization_window_seconds
+    if seconds is None:
+        window = max(SHORTEST_DOWN_SECONDS, DOWN_COLD_STARTS * cold_start_seconds)
+        seconds = round(min(LONGEST_DOWN_SECONDS, window))
+    return ScalingRules(seconds, rules.select_policy, rules.policies, rules.tolerance)
 
 
 def capacity_key(spec: Spec) -> str:

@@ -1,13 +1,16 @@
 """How long a replica takes to come where nodes must come first.
 
-A cold start is counted from the node that takes the replica. While none does, it is no less than
-what those that wait have waited, and once some have come as long as it took at most: of many that
-waited together, one comes soon after another.
+A cold start is counted from the node that takes the replica. While none does, it is as long as it
+took at most when some had to wait before, and no less than what those that wait have waited: of
+many that waited together, one comes soon after another.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+UNKNOWN_SECONDS: Final = 300.0
+"""For a replica that waits for a node, while none was seen to come: machines with GPUs take minutes
+to be made."""
 KEPT_SECONDS: Final = 2 * 3600.0
 """Nodes may be there at once next time."""
 LONGEST_SECONDS: Final = 600.0
@@ -40,9 +43,10 @@ def note(before: Waiting, blocked: bool, missing: bool, risen: bool, now: float)
 
 def supply_seconds(waiting: Waiting, cold_start_seconds: float, now: float) -> float:
     """Until a replica that is asked for now serves."""
-    waited = 0.0 if waiting.since is None else now - waiting.since
-    took = waiting.took if now - waiting.took_at <= KEPT_SECONDS else 0.0
-    return max(cold_start_seconds, min(LONGEST_SECONDS, max(waited, took)))
+    seconds = waiting.took if now - waiting.took_at <= KEPT_SECONDS else 0.0
+    if waiting.since is not None:
+        seconds = max(seconds or UNKNOWN_SECONDS, now - waiting.since)
+    return max(cold_start_seconds, min(LONGEST_SECONDS, seconds))
 
 
 def moved(waiting: Waiting, seconds: float) -> Waiting:

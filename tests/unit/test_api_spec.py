@@ -44,10 +44,10 @@ def test_defaults_claim_only_what_this_version_does() -> None:
 
 
 def test_each_direction_of_scaling_has_its_own_defaults() -> None:
-    """As in autoscaling/v2: a rule left out takes the default of its direction."""
+    """A rule left out takes the default of its direction."""
     behavior = {"scaleDown": {"selectPolicy": "Min"}, "scaleUp": {"stabilizationWindowSeconds": 30}}
     found = parse({"model": MODEL, "scaling": {"behavior": behavior}}).scaling.behavior
-    assert found.scale_down.stabilization_window_seconds == 300
+    assert found.scale_down.stabilization_window_seconds is None
     assert found.scale_down.select_policy == "Min"
     assert [(p.type, p.value, p.period_seconds) for p in found.scale_down.policies] == [
         ("Percent", 100, 15)

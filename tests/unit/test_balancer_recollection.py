@@ -147,6 +147,31 @@ def test_a_tolerance_is_a_quantity() -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "cold_start", "seconds"),
+    [
+        (None, None, 300),
+        (None, 10.0, 180),
+        (None, 60.0, 180),
+        (None, 80.0, 240),
+        (None, 600.0, 300),
+        (0, 600.0, 0),
+        (3600, 10.0, 3600),
+    ],
+)
+def test_replicas_stay_as_long_as_they_take_to_come_back(
+    named: int | None, cold_start: float | None, seconds: int
+) -> None:
+    rules = {} if named is None else {"stabilizationWindowSeconds": named}
+    behavior = {"scaleDown": {"selectPolicy": "Min", "tolerance": "0.2"} | rules}
+    spec = parse({"model": {"source": "file:///m"}, "scaling": {"behavior": behavior}})
+    policy = policy_of(spec, cold_start)
+    down = policy.scale_down
+    assert down.stabilization_window_seconds == seconds
+    assert (down.select_policy, policy.down_tolerance) == ("Min", 0.2)
+    assert [(p.type, p.value, p.period_seconds) for p in down.policies] == [("Percent", 100, 15)]
+
+
+@pytest.mark.parametrize(
     ("deltas", "count"),
     [((), 0), ((1, 2), 0), ((1, -1), 1), ((1, -1, -1, 2), 2), ((1, None, -1), 1), ((-1, 0, 1), 1)],
 )

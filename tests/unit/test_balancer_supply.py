@@ -9,7 +9,14 @@ from fastgen_balancer.decision import Memory, start
 from fastgen_balancer.recollection import observe
 from fastgen_balancer.recommend import recommend
 from fastgen_balancer.signals import Signals
-from fastgen_balancer.supply import KEPT_SECONDS, LONGEST_SECONDS, Waiting, moved, supply_seconds
+from fastgen_balancer.supply import (
+    KEPT_SECONDS,
+    LONGEST_SECONDS,
+    UNKNOWN_SECONDS,
+    Waiting,
+    moved,
+    supply_seconds,
+)
 
 COLD = 60.0
 
@@ -18,8 +25,10 @@ COLD = 60.0
     ("waiting", "seconds"),
     [
         (Waiting(), COLD),
-        (Waiting(since=990.0), COLD),
-        (Waiting(since=800.0), 200.0),
+        (Waiting(since=990.0), UNKNOWN_SECONDS),
+        (Waiting(since=600.0), 400.0),
+        (Waiting(since=990.0, took=120.0, took_at=900.0), 120.0),
+        (Waiting(since=990.0, took=20.0, took_at=900.0), COLD),
         (Waiting(since=-5000.0), LONGEST_SECONDS),
         (Waiting(took=360.0, took_at=900.0), 360.0),
         (Waiting(since=800.0, took=360.0, took_at=900.0), 360.0),

@@ -9,16 +9,30 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from fastgen_api.spec import Behavior, ScaleDownRules
+import msgspec
+
+from fastgen_api.spec import ScalingRules
 from fastgen_balancer import behavior as rules
-from fastgen_balancer.behavior import Change, Wished
+from fastgen_balancer.behavior import HPA_DOWN, HPA_UP, Change, Wished
 from fastgen_cli.simulate.scaler import Observation
 
 SYNC_SECONDS: Final = 15.0
 TOLERANCE: Final = 0.1
 LONGEST_PERIOD_SECONDS: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """HorizontalPodAutoscalerBehavior with its defaults."""
+
+    scale_up: ScalingRules = HPA_UP
+    scale_down: ScalingRules = HPA_DOWN
+
+
 DEFAULTS: Final = Behavior()
-DYNAMO: Final = Behavior(scale_down=ScaleDownRules(stabilization_window_seconds=60))
+DYNAMO: Final = Behavior(
+    scale_down=msgspec.structs.replace(HPA_DOWN, stabilization_window_seconds=60)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,14 @@ default of vLLM production-stack's Helm chart (`vllm:num_requests_waiting`, thre
 
 from dataclasses import dataclass, replace
 
-from fastgen_api.spec import Behavior
-from fastgen_cli.simulate.rivals.hpa import DEFAULTS, NEW, HpaMemory, average_value, paced
+from fastgen_cli.simulate.rivals.hpa import (
+    DEFAULTS,
+    NEW,
+    Behavior,
+    HpaMemory,
+    average_value,
+    paced,
+)
 from fastgen_cli.simulate.scaler import Observation
 
 

@@ -11,8 +11,7 @@ from math import ceil, floor
 from statistics import median
 from typing import Final
 
-from fastgen_api.spec import Behavior
-from fastgen_cli.simulate.rivals.hpa import DEFAULTS, NEW, HpaMemory, paced
+from fastgen_cli.simulate.rivals.hpa import DEFAULTS, NEW, Behavior, HpaMemory, paced
 from fastgen_cli.simulate.scaler import Observation, PodReading, Traffic
 
 ANALYSIS_SECONDS: Final = 60.0
