@@ -16,7 +16,7 @@ from fastgen_runtime.engine.budget import AIM, Pace
 from fastgen_runtime.engine.latency import StepCost, StepShape, pieces_of, shape_of_chunks
 from fastgen_runtime.engine.step import Step
 
-_LEAST_RATIO: Final = 2.0
+_LEAST_RATIO: Final = 1.5
 """A pace that steps can hardly keep counts as this many times their fixed part: below, the price
 would grow without bound, for requests that no number of replicas can serve in time."""
 
