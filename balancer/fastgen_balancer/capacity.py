@@ -8,11 +8,11 @@ counts: steps that keep the pace do `PREDICTED` of work per second, whatever the
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import exp2
+from math import exp2, log
 from typing import Final
 
 from fastgen_balancer.scaling_policy import Policy
-from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading, Unknown
+from fastgen_balancer.signals import LocalSignals, MetricSignals, ReplicaReading
 
 PREDICTED: Final = 1.0
 """Engine-seconds of work that a replica does per second when its steps are as long as its pace
@@ -31,6 +31,8 @@ FULL: Final = 0.9
 """Share of the batch or the KV blocks from which on a replica is near its maximum."""
 BACKLOG_SECONDS: Final = 1.0
 """A backlog of this many seconds of the replica's time."""
+CHANCE: Final = 0.1
+"""A miss that is likelier by chance calls for nobody: among 20 requests one that is late."""
 ABOVE: Final = 1.1
 """Loads closer than 10 % are the same load."""
 
@@ -47,11 +49,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict and the numbers behind it."""
+    """A verdict and the numbers behind it.
+
+    is_clear: a miss that chance hardly makes of requests of which as many are good as are to be.
+    """
 
     verdict: Verdict
     good_ratio: float | None = None
     samples: float = 0.0
+    is_clear: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +126,17 @@ def mostly_saturated(readings: tuple[ReplicaReading, ...], policy: Policy) -> bo
 
 def saturated_fleet(
     local: LocalSignals,
-    metrics: MetricSignals | Unknown,
+    queue_stands: bool,
     readings: tuple[ReplicaReading, ...],
     policy: Policy,
 ) -> bool:
-    """Whether the replicas together have more to do than they can, by anybody's word."""
-    queued = 0.0 if isinstance(metrics, Unknown) else metrics.queued_requests or 0.0
+    """Whether the replicas together have more to do than they can, by anybody's word.
+
+    A request that waits at a balancer for a moment only tells that all were full in that moment.
+    """
     return (
-        mostly_saturated(readings, policy)
-        or queued > 0
-        or local.queued_requests > 0
+        queue_stands
+        or mostly_saturated(readings, policy)
         or (local.ready_endpoints > 0 and 2 * local.saturated_endpoints >= local.ready_endpoints)
     )
 
@@ -146,9 +153,27 @@ def judge(metrics: MetricSignals, policy: Policy) -> Judgement:
             if ratio >= policy.target_ratio:
                 return Judgement(Verdict.GOOD, ratio, window.total)
             if window is metrics.short:
-                return Judgement(Verdict.MISSED, ratio, window.total)
+                clear = beyond_chance(window.total, ratio, policy.target_ratio)
+                return Judgement(Verdict.MISSED, ratio, window.total, clear)
             # Misses of the long window alone may be long over.
     return Judgement(Verdict.FEW_SAMPLES, None, metrics.long.total)
+
+
+def beyond_chance(samples: float, ratio: float, target: float) -> bool:
+    """Whether so small a share of good ones is less likely than `CHANCE` where `target` are good.
+
+    By Chernoff's bound of the binomial distribution (Boucheron, Lugosi and Massart, Concentration
+    Inequalities, 2.2).
+    """
+    if ratio >= target:
+        return False
+    if target >= 1:
+        return True
+    bad, usual = 1 - ratio, 1 - target
+    divergence = bad * log(bad / usual)
+    if ratio > 0:
+        divergence += ratio * log(ratio / target)
+    return samples * divergence > -log(CHANCE)
 
 
 def learn(
@@ -166,10 +191,11 @@ def learn(
     measured = [r for r in readings if r.whole_window and (r.work or 0.0) > 0]
     if not measured:
         return capacity
-    most = max(r.work or 0.0 for r in measured)
-    full = any(saturated(r, policy) for r in measured)
-    # The busiest one, full or not: a sick replica's rate says nothing about the others.
-    if full or (missed_long and above_carried(capacity, most, now)):
+    busiest = max(measured, key=lambda r: r.work or 0.0)
+    most = busiest.work or 0.0
+    # The busiest one's word alone: what a sick replica does says nothing about the others, and what
+    # others do while it has more than it can says nothing about what they could.
+    if saturated(busiest, policy) or (missed_long and above_carried(capacity, most, now)):
         capacity = replace(capacity, overload=Seen(most, now))
     if judgement.verdict in (Verdict.GOOD, Verdict.UNSET):
         if capacity.overload and most > capacity.overload.work:

@@ -133,6 +133,8 @@ class Household:
         async def signals() -> LocalSignals:
             return await peers.signals(member.signals)
 
+        # Who leads before it knows all replicas takes those that it does not know yet for lost.
+        await member.synced.wait()
         # Metrics of a new life of the autoscaler would clash with those of the last.
         member.scaling_registry = CollectorRegistry()
         await lead(

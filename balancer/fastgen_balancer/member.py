@@ -59,8 +59,8 @@ class Member:
         """Wakes the autoscaler, where it runs in this process."""
         self.scaling_registry: CollectorRegistry | None = None
         """The autoscaler's, while it runs in this process."""
-        self.has_synced = False
-        """Whether the endpoints are known from whoever knows them, not from a predecessor."""
+        self.synced = asyncio.Event()
+        """The endpoints are known from whoever knows them, not from a predecessor."""
         self._directory = directory
         self._registry = CollectorRegistry()
         self.metrics = Metrics(self._registry, identity.deployment, identity.namespace)
@@ -85,6 +85,10 @@ class Member:
     def name(self) -> str:
         """The deployment's."""
         return self.identity.deployment
+
+    @property
+    def has_synced(self) -> bool:
+        return self.synced.is_set()
 
     @property
     def is_idle(self) -> bool:
@@ -154,7 +158,7 @@ class Member:
         await self.poller.close()
 
     def _open(self) -> None:
-        self.has_synced = True
+        self.synced.set()
         self._use()
 
     def _use(self) -> None:

@@ -42,7 +42,10 @@ def recall(memo: Memo, decided_at: float | None) -> Memory:
         return memory
     # Idle means that each decision knew the metrics.
     known_at = memory.known_at if memory.idle_since is None else decided_at
-    return replace(memory, at=decided_at, known_at=known_at)
+    *earlier, last = memory.wishes or (None,)
+    # It was wished again each time: another wish would have been news.
+    wishes = memory.wishes if last is None else (*earlier, replace(last, at=decided_at))
+    return replace(memory, at=decided_at, known_at=known_at, wishes=wishes)
 
 
 def _news(memory: Memory) -> tuple[Any, ...]:

@@ -66,7 +66,12 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
     """Reads the signals, and learns from them what a replica carries."""
     metrics, local = signals.metrics, signals.local
     readings = () if isinstance(metrics, Unknown) else fresh(metrics, policy)
-    saturated = saturated_fleet(local, metrics, readings, policy)
+
+    def lasted(begun: float | None, seconds: float) -> bool:
+        return begun is not None and now - begun >= seconds
+
+    queue_stands = lasted(memory.queued_since, policy.queue_seconds)
+    saturated = saturated_fleet(local, queue_stands, readings, policy)
     memory = _note_presence(signals, memory, now)
     learned = _Learned(Judgement(Verdict.UNKNOWN), demand=None, missed_long=False)
     if not isinstance(metrics, Unknown) and readings:
@@ -75,10 +80,6 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
     memory = _look_for_rest(signals, learned.demand, lack, memory, now)
     ready = min(local.ready_endpoints, signals.replicas)
     memory = _note_in_flight(signals, None if lack else learned.demand, ready, memory, now)
-
-    def lasted(begun: float | None, seconds: float) -> bool:
-        return begun is not None and now - begun >= seconds
-
     sight = Sight(
         replicas=signals.replicas,
         ready=ready,
@@ -90,7 +91,7 @@ def _look(signals: Signals, policy: Policy, memory: Memory, now: float) -> tuple
         local=local,
         saturated=saturated,
         missed_long=learned.missed_long,
-        queue_stands=lasted(memory.queued_since, policy.queue_seconds),
+        queue_stands=queue_stands,
         endpoints_stay_saturated=lasted(memory.saturated_since, policy.saturated_seconds),
         metrics=metrics,
         readings=readings,
@@ -137,7 +138,7 @@ def _learn(
         request_work=each,
     )
     ahead, memory = _look_ahead(demand, memory, now)
-    if judgement.verdict is Verdict.MISSED and saturated and ahead:
+    if judgement.is_clear and saturated and ahead:
         memory = _note_miss(ahead, local.ready_endpoints, memory, now)
     return _Learned(judgement, ahead, missed_long), memory
 

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from fastgen_balancer.capacity import ABOVE, Verdict
+from fastgen_balancer.capacity import ABOVE, Verdict, saturated
 from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
 from fastgen_balancer.planning import needed, wanted_for
 from fastgen_balancer.scaling_policy import Policy
@@ -38,7 +38,7 @@ def wish_for(sight: Sight, policy: Policy) -> Wish:
         return _supplied(max(calls, key=lambda call: call.replicas), sight, policy)
     if sight.lack is not None:
         return Wish(current, Rule.NO_SIGNAL, sight.lack.message)
-    return _missed(sight) or _fewer(sight, policy) or _steady(sight, policy)
+    return _missed(sight, policy) or _fewer(sight, policy) or _steady(sight, policy)
 
 
 def _at_zero(sight: Sight) -> Wish:
@@ -166,7 +166,7 @@ def _ahead(sight: Sight) -> str:
 
 
 def _slo(sight: Sight, policy: Policy) -> Wish | None:
-    if sight.judgement.verdict is not Verdict.MISSED:
+    if not sight.judgement.is_clear:
         return None
     missed = _goodness(sight)
     if sight.saturated:
@@ -184,14 +184,14 @@ def _slo(sight: Sight, policy: Policy) -> Wish | None:
     return Wish(wanted, Rule.SLO_MISSED_AT_NEW_LOAD, f"{text}{sight.carried:.2f}")
 
 
-def _missed(sight: Sight) -> Wish | None:
+def _missed(sight: Sight, policy: Policy) -> Wish | None:
     """The SLO is missed though no rule sees how more replicas could help."""
     if sight.judgement.verdict is not Verdict.MISSED:
         return None
-    if sight.pending or not sight.missed_long:
+    if sight.pending or not sight.missed_long or not sight.judgement.is_clear:
         text = f"{_goodness(sight)}, which may be over"
         return Wish(sight.replicas, Rule.STEADY, text)
-    text = f"{_goodness(sight)}, though no replica is saturated: more of them would not help"
+    text = f"{_goodness(sight)}, though {_saturated(sight, policy)}: more of them would not help"
     # Requests that are alone on their replicas are not late because of too few replicas.
     alone = max(1, ceil(_running(sight))) + sight.reserve
     return Wish(min(sight.replicas, alone), Rule.SLO_INFEASIBLE, text)
@@ -267,7 +267,7 @@ def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
     after = fill * sight.replicas / fewer * (1 - busy) / (1 - busier)
     if after > SPARE:
         return None
-    text = f"{fewer} replicas would be {after:.0%} full with {load:.2f} engine-seconds/s each"
+    text = f"{_replicas(fewer)} would be {after:.0%} full with {load:.2f} engine-seconds/s each"
     return Wish(fewer, Rule.DEMAND_FITS_FEWER, text)
 
 
@@ -286,6 +286,14 @@ def _steady(sight: Sight, policy: Policy) -> Wish:
 def _running(sight: Sight) -> float:
     running = sum((r.running or 0.0) + (r.waiting or 0.0) for r in sight.readings)
     return max(running, float(sight.local.in_flight_requests))
+
+
+def _saturated(sight: Sight, policy: Policy) -> str:
+    """Who is saturated, where most are not."""
+    names = sorted(r.instance for r in sight.readings if saturated(r, policy))
+    if not names:
+        return "no replica is saturated"
+    return f"only {', '.join(names)} of {_replicas(sight.ready)} has more to do than it can"
 
 
 def _goodness(sight: Sight) -> str:

@@ -15,7 +15,7 @@ from scaling_strategies import memories
 from fastgen_api.names import DECIDED_ANNOTATION, MEMO_ANNOTATION
 from fastgen_api.spec import ScalingMode, parse
 from fastgen_balancer import term
-from fastgen_balancer.behavior import Change
+from fastgen_balancer.behavior import Change, Wished
 from fastgen_balancer.capacity import Capacity, Seen
 from fastgen_balancer.decision import Blocker, Memory, Rule, start
 from fastgen_balancer.deployment_access import Deployment
@@ -227,6 +227,16 @@ def test_a_memory_is_as_old_as_the_last_decision_that_was_told() -> None:
     memo = Memo(ScalingMode.AUTO, memory)
     assert recall(memo, None) == memory
     assert recall(memo, NOW - 5) == memory
-    assert recall(memo, NOW + 55) == replace(memory, at=NOW + 55, known_at=NOW + 55)
+    later = recall(memo, NOW + 55)
+    assert (later.at, later.known_at) == (NOW + 55, NOW + 55)
     busy = Memo(ScalingMode.AUTO, replace(memory, idle_since=None))
     assert recall(busy, NOW + 8).known_at == NOW
+
+
+def test_a_wish_that_was_repeated_counts_from_its_last_time() -> None:
+    """The memo is as old as the wish's first time: another one would have been written at once."""
+    wishes = (Wished(NOW - 90, 5), Wished(NOW - 20, 4))
+    memo = Memo(ScalingMode.AUTO, replace(start(4, NOW), at=NOW - 20, wishes=wishes))
+    assert recall(memo, NOW - 4).wishes == (Wished(NOW - 90, 5), Wished(NOW - 4, 4))
+    none = Memo(ScalingMode.AUTO, replace(start(4, NOW), at=NOW - 20, wishes=()))
+    assert recall(none, NOW - 4).wishes == ()

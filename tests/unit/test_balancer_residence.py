@@ -152,6 +152,21 @@ async def test_a_successor_begins_with_what_was_known(
         assert not picker.has_synced, "no traffic for a pod that knows only what once was"
 
 
+async def test_who_does_not_know_the_replicas_yet_does_not_lead(
+    api: APIServer, tmp_path: Path
+) -> None:
+    """It would take those that it does not know for lost, and hold one more for hours."""
+    api.broken = "kubernetes.io/service-name"
+    await deploy(api, "chat", scaling={"mode": "Auto"})
+    async with living(tmp_path / "run", "chat") as picker:
+        await eventually(lambda: "chat" in picker.members)
+        await asyncio.sleep(3)
+        assert not api.objects.get("leases")
+        api.broken = ""
+        await eventually(lambda: "chat-balancer" in api.objects.get("leases", {}), 30)
+        assert picker.members["chat"].has_synced
+
+
 async def test_a_targets_leader_is_woken_in_its_own_balancers_pod(
     api: APIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
