@@ -11,6 +11,7 @@ from fastgen_balancer.account import Sent
 from fastgen_balancer.endpoints import Endpoint
 from fastgen_balancer.fleet import Fleet
 from fastgen_balancer.pick import Candidate, Refusal, Request, pick
+from fastgen_balancer.settings import MAX_WAIT_SECONDS
 from fastgen_balancer.turnover import Turnover, retry_after_seconds, wait_seconds
 
 EMPTY_GRACE_SECONDS: Final = 2.0
@@ -74,6 +75,8 @@ class Dispatcher:
         self.max_queued = max_queued
         self.hold_seconds = 0.0
         """Above 0 requests wait for the first replica; for how long is the caller's to heed."""
+        self.max_wait_seconds = MAX_WAIT_SECONDS
+        """Longest wait for room, which is the caller's to heed, too."""
         self._on_wait = on_wait
         """Called when a request begins to wait for the first replica."""
         self._fleet = fleet
@@ -135,7 +138,9 @@ class Dispatcher:
 
     def retry_after_seconds(self) -> int:
         """When a request that was refused for want of room should come again."""
-        return retry_after_seconds(self.queued, self._turnover.rate(self._clock()), self._rng)
+        now = self._clock()
+        rate, still = self._turnover.rate(now), self._turnover.still_seconds(now)
+        return retry_after_seconds(self.queued, rate, still, self._rng)
 
     def withdraw(self, held: Held) -> Refusal:
         """Takes a request off the queue: its client left or it waited too long; says for what."""
@@ -180,11 +185,14 @@ class Dispatcher:
             self._turnover.end()
 
     def _is_too_late(self, request: Request) -> bool:
+        """Nobody waits for longer than `max_wait_seconds`: whose client does is held as those are
+        that tell no deadline, however slow the queue is."""
         if request.deadline is None:
             return False
         now = self._clock()
         ahead = self.queued if not self._queue or self._turn() == 0 else 0
-        wait = wait_seconds(ahead, self._turnover.rate(now)) or 0.0
+        rate, still = self._turnover.rate(now), self._turnover.still_seconds(now)
+        wait = min(wait_seconds(ahead, rate, still), self.max_wait_seconds)
         return now + wait >= request.deadline
 
     def _place(self, request_id: str, request: Request) -> Placed | Refusal:

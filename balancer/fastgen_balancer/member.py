@@ -71,6 +71,7 @@ class Member:
             self.fleet, Random(), clock, settings.max_queued_requests, lambda: self.on_wait()
         )
         self.dispatcher.hold_seconds = settings.hold_seconds
+        self.dispatcher.max_wait_seconds = settings.max_wait_seconds
         self.poller = LoadPoller(self.fleet, clock, self.dispatcher.pump)
         self.reception = Reception(
             self.dispatcher, self.fleet, self.quarantine, self.metrics, clock, lambda: self.settings
@@ -121,6 +122,7 @@ class Member:
         self.fleet.default_capacity = settings.max_concurrent_requests
         self.dispatcher.max_queued = settings.max_queued_requests
         self.dispatcher.hold_seconds = settings.hold_seconds
+        self.dispatcher.max_wait_seconds = settings.max_wait_seconds
         self.dispatcher.pump()
 
     def registries(self) -> tuple[CollectorRegistry, ...]:

@@ -11,7 +11,7 @@ SHORTEST_SECONDS: Final = 1.0
 SHORTEST_RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 60.0
 UNKNOWN_RETRY_SECONDS: Final = 5.0
-"""While the queue has not been there for long enough to say."""
+"""At least, while none has left the queue."""
 JITTER: Final = 0.5
 """Largest share that is added: those refused together must not come back together."""
 
@@ -41,27 +41,41 @@ class Turnover:
         self._placed.clear()
 
     def rate(self, now: float) -> float | None:
-        """Requests per second; None: not known yet."""
-        if self._since is None:
+        """Requests per second, above 0; None: not known as long as none has left the queue.
+
+        The window reaches back to the last that has left, however long ago that was.
+        """
+        if self._since is None or now - self._since < SHORTEST_SECONDS:
+            return None
+        while len(self._placed) > 1 and now - self._placed[0] > WINDOW_SECONDS:
+            self._placed.popleft()
+        if not self._placed:
             return None
         seconds = min(now - self._since, WINDOW_SECONDS)
-        if seconds < SHORTEST_SECONDS:
-            return None
-        while self._placed and now - self._placed[0] > WINDOW_SECONDS:
-            self._placed.popleft()
-        return len(self._placed) / seconds
+        return len(self._placed) / max(seconds, now - self._placed[0])
+
+    def still_seconds(self, now: float) -> float:
+        """For how long the queue has stood with none that left it; 0: some have, or too short to
+        say."""
+        if self._since is None or self._placed:
+            return 0.0
+        seconds = now - self._since
+        return seconds if seconds >= SHORTEST_SECONDS else 0.0
 
 
-def wait_seconds(ahead: int, rate: float | None) -> float | None:
-    """How long the next one in the queue will wait; None: not known."""
-    if rate is None:
-        return None
-    return (ahead + 1) / rate if rate > 0 else math.inf
+def wait_seconds(ahead: int, rate: float | None, still_seconds: float) -> float:
+    """How long the next one in the queue will wait.
+
+    A queue that none has left yet is taken to stand for as long again: answers that were begun
+    together end together, so how many are ahead says nothing until the first has ended.
+    """
+    return still_seconds if rate is None else (ahead + 1) / rate
 
 
-def retry_after_seconds(queued: int, rate: float | None, rng: Random) -> int:
+def retry_after_seconds(queued: int, rate: float | None, still_seconds: float, rng: Random) -> int:
     """When a refused request should come again: about when those that wait now are through."""
-    wait = wait_seconds(queued, rate)
-    seconds = UNKNOWN_RETRY_SECONDS if wait is None else wait
+    seconds = wait_seconds(queued, rate, still_seconds)
+    if rate is None:
+        seconds = max(seconds, UNKNOWN_RETRY_SECONDS)
     seconds = min(max(seconds, SHORTEST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
     return math.ceil(seconds * (1 + JITTER * rng.random()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from pathlib import Path
 from random import Random
 from unittest import mock
 
@@ -19,11 +20,14 @@ from fastgen_balancer.dispatch import (
     Held,
     Placed,
 )
+from fastgen_balancer.member import Identity, Member
 from fastgen_balancer.pick import Refusal, Request
+from fastgen_balancer.settings import Settings
 from fastgen_balancer.turnover import (
     JITTER,
     LONGEST_RETRY_SECONDS,
     SHORTEST_RETRY_SECONDS,
+    UNKNOWN_RETRY_SECONDS,
     WINDOW_SECONDS,
     Turnover,
     retry_after_seconds,
@@ -33,22 +37,24 @@ from fastgen_balancer.turnover import (
 WORK = Request(generates=True, tokens=200)
 
 
-@given(st.integers(0, 10**6), st.none() | st.floats(0, 1e4), st.integers())
+@given(st.integers(0, 10**6), st.none() | st.floats(1e-4, 1e4), st.floats(0.0, 1e4), st.integers())
 def test_the_time_to_come_again_is_bounded_and_near_the_wait(
-    queued: int, rate: float | None, seed: int
+    queued: int, rate: float | None, still: float, seed: int
 ) -> None:
-    seconds = retry_after_seconds(queued, rate, Random(seed))
+    seconds = retry_after_seconds(queued, rate, still, Random(seed))
     assert SHORTEST_RETRY_SECONDS <= seconds <= math.ceil(LONGEST_RETRY_SECONDS * (1 + JITTER))
-    wait = wait_seconds(queued, rate)
-    if wait is not None and SHORTEST_RETRY_SECONDS <= wait <= LONGEST_RETRY_SECONDS:
+    wait = wait_seconds(queued, rate, still)
+    shortest = UNKNOWN_RETRY_SECONDS if rate is None else SHORTEST_RETRY_SECONDS
+    if shortest <= wait <= LONGEST_RETRY_SECONDS:
         assert wait <= seconds <= math.ceil(wait * (1 + JITTER))
-    assert seconds == retry_after_seconds(queued, rate, Random(seed))
+    assert seconds == retry_after_seconds(queued, rate, still, Random(seed))
 
 
 def test_a_longer_queue_is_a_later_return() -> None:
-    late = [retry_after_seconds(n, 2.0, Random(1)) for n in (0, 10, 40, 1000)]
+    late = [retry_after_seconds(n, 2.0, 0.0, Random(1)) for n in (0, 10, 40, 1000)]
     assert late == sorted(late)
-    assert len({retry_after_seconds(40, 2.0, Random(i)) for i in range(50)}) > 5, "not all at once"
+    tries = {retry_after_seconds(40, 2.0, 0.0, Random(i)) for i in range(50)}
+    assert len(tries) > 5, "not all at once"
 
 
 def test_the_rate_is_that_of_this_queue_and_of_now() -> None:
@@ -60,10 +66,45 @@ def test_the_rate_is_that_of_this_queue_and_of_now() -> None:
         turnover.placed(100.0 + i / 2)
     turnover.begin(103.9)
     assert turnover.rate(104.0) == 2.0
-    assert turnover.rate(104.0 + WINDOW_SECONDS) == 0.0
+    assert turnover.rate(104.0 + WINDOW_SECONDS) == 1 / (WINDOW_SECONDS + 0.5)
     turnover.end()
     turnover.begin(200.0)
-    assert turnover.rate(202.0) == 0.0
+    assert turnover.rate(202.0) is None
+
+
+@pytest.mark.parametrize(
+    ("placed", "now", "wait", "retry"),
+    [
+        ([], 0.5, 0.0, 5.0),
+        ([], 1.1, 1.1, 5.0),
+        ([], 9.0, 9.0, 9.0),
+        ([], 300.0, 300.0, 60.0),
+        ([0.2], 0.5, 0.0, 5.0),
+        ([1.0], 2.0, 2.0, 20.0),
+        ([1.0, 1.5, 1.9], 2.0, 2 / 3, 20 / 3),
+        ([8.0], 8.0, 8.0, 60.0),
+        ([7.0 + i / 50 for i in range(50)], 8.0, 8 / 50, 80 / 50),
+        ([1.0, 2.0], 10.0, 5.0, 50.0),
+        ([1.0, 2.0], 11.5, 10.0, 60.0),
+        ([1.0, 2.0], 14.0, 12.0, 60.0),
+        ([1.0, 2.0], 302.0, 300.0, 60.0),
+        ([1.0, 301.5], 302.0, 10.0, 60.0),
+    ],
+)
+def test_what_a_queue_that_began_at_0_tells(
+    placed: list[float], now: float, wait: float, retry: float
+) -> None:
+    """wait: of the next one; retry: of who is refused while nine wait, the least."""
+    turnover = Turnover()
+    turnover.begin(0.0)
+    for at in placed:
+        turnover.placed(at)
+    rate, still = turnover.rate(now), turnover.still_seconds(now)
+    assert rate is None or rate > 0
+    assert wait_seconds(0, rate, still) == pytest.approx(wait)
+    told = [retry_after_seconds(9, rate, still, Random(i)) for i in range(200)]
+    assert math.ceil(retry) <= min(told) <= math.ceil(retry * 1.1)
+    assert max(told) <= math.ceil(retry * (1 + JITTER))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +165,99 @@ async def test_who_would_wait_too_long_is_told_at_once() -> None:
     assert dispatcher.offer("late", until(clock.now + 4.5)) is Refusal.DEADLINE
     assert isinstance(dispatcher.offer("in-time", until(clock.now + 5.5)), Held)
     assert 6 <= dispatcher.retry_after_seconds() <= 9
+
+
+@pytest.mark.parametrize(
+    ("placed", "now", "seconds", "is_held"),
+    [
+        ((), 1.2, 600.0, True),
+        ((), 1.2, 5.0, True),
+        ((), 1.2, 1.0, False),
+        ((), 8.0, 600.0, True),
+        ((), 8.0, 9.0, True),
+        ((), 8.0, 7.0, False),
+        ((), 28.0, 600.0, True),
+        ((), 28.0, 27.0, False),
+        ((2.5,), 14.0, 600.0, True),
+        ((2.5,), 14.0, 12.0, True),
+        ((2.5,), 14.0, 11.0, False),
+        ((2.5, 28.5), 29.0, 600.0, True),
+        ((2.5, 28.5), 29.0, 9.0, False),
+    ],
+)
+async def test_a_deadline_counts_when_it_comes_before_the_turn(
+    placed: tuple[float, ...], now: float, seconds: float, is_held: bool
+) -> None:
+    """Twenty wait; placed: seconds after the queue's begin at which one left it."""
+    clock = Clock()
+    dispatcher = full(clock)
+    began = clock.now
+    for i in range(20):
+        assert isinstance(dispatcher.offer(f"r{i}", WORK), Held)
+    for at in placed:
+        clock.now = began + at
+        dispatcher._fleet.hear("a", report(clock.now, running=0, capacity=1))
+        dispatcher.pump()
+    assert dispatcher.queued == 20 - len(placed)
+    clock.now = began + now
+    dispatcher._fleet.hear("a", report(clock.now, running=1, capacity=1))
+    answer = dispatcher.offer("new", until(clock.now + seconds))
+    assert isinstance(answer, Held) == is_held
+    assert is_held or answer is Refusal.DEADLINE
+
+
+@given(
+    st.lists(st.floats(0.0, 60.0), max_size=20),
+    st.floats(0.0, 120.0),
+    st.sampled_from([1.0, 30.0, 90.0]),
+)
+def test_who_waits_longer_than_anybody_is_held_is_held_as_those_without_a_deadline(
+    placed: list[float], later: float, longest: float
+) -> None:
+    async def run() -> None:
+        clock = Clock()
+        dispatcher = full(clock)
+        dispatcher.max_wait_seconds = longest
+        began = clock.now
+        for i in range(30):
+            assert isinstance(dispatcher.offer(f"r{i}", WORK), Held)
+        for at in sorted(placed):
+            clock.now = began + at
+            dispatcher._fleet.hear("a", report(clock.now, running=0, capacity=1))
+            dispatcher.pump()
+        clock.now += later
+        dispatcher._fleet.hear("a", report(clock.now, running=1, capacity=1))
+        deadline = clock.now + longest + 0.1
+        assert isinstance(dispatcher.offer("patient", until(deadline)), Held)
+
+    asyncio.run(run())
+
+
+async def test_a_deployments_longest_wait_is_its_queues(tmp_path: Path) -> None:
+    member = Member(tmp_path, Identity("chat", "team"), Settings(max_wait_seconds=12.0))
+    assert member.dispatcher.max_wait_seconds == 12.0
+    member.set_settings(Settings(max_wait_seconds=9.0))
+    assert member.dispatcher.max_wait_seconds == 9.0
+    await member.close()
+
+
+async def test_a_fleet_whose_answers_end_together_refuses_nobody_before() -> None:
+    """Two replicas of 256 whose answers, begun together, take 8 to 20 s; 5 more come each second,
+    from clients of OpenAI's, which wait for 600 s."""
+    clock = Clock()
+    fleet = fleet_of(clock, "a", "b")
+    dispatcher = Dispatcher(fleet, Random(1), clock, 1000)
+    for name in "ab":
+        fleet.hear(name, report(clock.now, capacity=256))
+    for i in range(512):
+        assert isinstance(dispatcher.offer(f"r{i}", until(clock.now + 600)), Placed)
+    for i in range(40):
+        clock.now += 0.2
+        for name in "ab":
+            fleet.hear(name, report(clock.now, running=256, capacity=256))
+        dispatcher.pump()
+        assert isinstance(dispatcher.offer(f"more-{i}", until(clock.now + 600)), Held), i
+    assert 8 <= dispatcher.retry_after_seconds() <= 12, "as long again, not a minute"
 
 
 async def test_a_queue_that_stands_is_served_from_its_end() -> None:
