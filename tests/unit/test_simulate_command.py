@@ -66,10 +66,12 @@ def test_the_same_seed_gives_the_same_file(trace: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("slo", "way_out"),
     [
-        ("ttft=1ms", "takes 54 ms, longer than ttft allows"),
-        ("ttft=1ms+1us", "raise --max-replicas"),
-        ("ttft=1s+2000us,tpot=50ms", "takes 54 ms, longer than tpot allows"),
-        ("tpot=125ms,gap=40ms", "takes 54 ms, longer than gap allows"),
+        ("ttft=1ms", "a prompt of 300 tokens takes 120 ms, longer than ttft allows (1.0 ms)"),
+        ("ttft=1ms+1us", "a prompt of 300 tokens takes 120 ms, longer than ttft allows (1.3 ms)"),
+        ("ttft=100ms", "takes 120 ms, longer than ttft allows (100 ms)"),
+        ("ttft=131ms", "only 48 of 100 requests can keep ttft, even on a replica of their own"),
+        ("ttft=1s+2000us,tpot=50ms", "a step of one token takes 54 ms, longer than tpot allows"),
+        ("tpot=125ms,gap=40ms", "a step of one token takes 54 ms, longer than gap allows (40 ms)"),
     ],
 )
 def test_an_slo_that_nothing_reaches_is_said_with_the_way_out(

@@ -12,6 +12,7 @@ from fastgen_cli.errors import UserError
 from fastgen_cli.plotting import check_plot
 from fastgen_cli.simulate.oracle import planned, smallest_fleet
 from fastgen_cli.simulate.profile import find_profile
+from fastgen_cli.simulate.reach import hindrance
 from fastgen_cli.simulate.report import (
     SCHEMA,
     Report,
@@ -81,7 +82,8 @@ def run(options: Options, console: Console, progress_console: Console) -> Report
     if facts.shortened:
         console.print(f"{facts.shortened} requests were longer than the model and are shortened.")
     console.print(table_of(report))
-    console.print(answer_of(report), highlight=False)
+    why = None if fixed else hindrance(setup.trace, setup.profile, setup.slo)
+    console.print(answer_of(report, why), highlight=False)
     if options.output:
         write_json(report, options.output)
     if options.plot:

@@ -150,8 +150,8 @@ def _seconds(value: float | None) -> str:
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
-def answer_of(report: Report) -> str:
-    """The answer in sentences."""
+def answer_of(report: Report, hindrance: str | None) -> str:
+    """The answer in sentences. hindrance: why no number of replicas meets the SLO, where known."""
     own = report.runs[0]
     gpus = report.gpus_per_replica
     met = "meets" if own.meets_slo else "misses"
@@ -164,34 +164,9 @@ def answer_of(report: Report) -> str:
         text += f" A million tokens cost {own.cost_per_million_tokens:.3f}."
     if report.smallest_fixed_fleet is None:
         text += f" No fixed number of up to {report.max_replicas} replicas meets it"
-        name, least = _unreachable(report), _seconds(_least_step_seconds(report))
-        if name is None:
-            return f"{text}: raise --max-replicas."
-        return (
-            f"{text}: a step of one token takes {least}, longer than {name} allows. Choose a "
-            "longer target, or a --model-latency of shorter steps."
-        )
+        return f"{text}: {hindrance or 'raise --max-replicas.'}"
     fixed = report.smallest_fixed_fleet * gpus
     return f"{text} A fixed fleet needs {fixed} GPU{'s' if fixed > 1 else ''}."
-
-
-def _least_step_seconds(report: Report) -> float:
-    """Of a step with one token of one request; what it attends to comes on top."""
-    names = ("base_seconds", "seconds_per_token", "seconds_per_request")
-    return sum(float(report.model_latency[name]) for name in names)
-
-
-def _unreachable(report: Report) -> str | None:
-    """The first target that no number of replicas keeps, as `--slo` calls it."""
-    slo = report.slo
-    first, pace, gap = slo.time_to_first_token, slo.time_per_output_token, slo.token_gap
-    targets = (
-        ("ttft", first and not first.per_prompt_token_microseconds and first.milliseconds),
-        ("tpot", pace and pace.milliseconds),
-        ("gap", gap and gap.max_milliseconds),
-    )
-    least = 1e3 * _least_step_seconds(report)
-    return next((name for name, target in targets if target and target < least), None)
 
 
 def write_json(report: Report, path: Path) -> None:
