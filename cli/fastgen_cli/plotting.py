@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fastgen_cli.errors import UserError
+from fastgen_cli.outputs import check_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,10 +14,11 @@ PLOT_FORMATS: Final = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Raises UserError where no picture could be made of it, before anything is computed."""
+    """Raises UserError where no picture could be made or written, before anything is computed."""
     if path.suffix.lower() not in PLOT_FORMATS:
         raise UserError(f"--plot {path}: the name must end in {', '.join(PLOT_FORMATS)}")
     load_matplotlib("--plot")
+    check_file(path, "--plot")
 
 
 def load_matplotlib(flag: str) -> None:

@@ -170,6 +170,9 @@ def test_an_endpoint_that_is_down_is_named() -> None:
     ("more", "words"),
     [
         (["--plot", "out.docx"], ".png"),
+        (["--plot", "/none/out.png"], "--plot /none/out.png: No such file"),
+        (["--html", "/none/out.html"], "--html /none/out.html: No such file"),
+        (["--output", "/none/out.json"], "--output /none/out.json: No such file"),
         (["--token-ids", "5-9"], "--api completions"),
         (["--slo", "ttft=soon"], "soon"),
         (["--prompt-tokens", "long"], "--prompt-tokens"),

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastgen_cli.main import app
+from fastgen_cli.simulate import command
 from fastgen_cli.simulate.comparison import ORACLE, OWN, Score, bars, tuned, turns_in
 from fastgen_cli.simulate.monitoring import Outage
 from fastgen_cli.simulate.oracle import planned, search, shorter, smallest_fleet
@@ -101,6 +102,28 @@ def test_bad_input_is_named_and_ends_with_1(trace: Path, more: list[str], words:
     result = runner.invoke(app, [*arguments, *more])
     assert result.exit_code == 1
     assert words in result.output
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "words"),
+    [
+        ("--output", "none/out.json", "No such file or directory"),
+        ("--output", "my.csv/out.json", "Not a directory"),
+        ("--output", "x" * 300, "File name too long"),
+        ("--plot", "none/out.png", "No such file or directory"),
+        ("--plot", "my.csv/out.png", "Not a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_simulated(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, flag: str, path: str, words: str
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(command, "_simulate", lambda *_: begun.append(1))
+    where = str(trace.parent / path)
+    result = runner.invoke(app, ["simulate", "--trace", str(trace), "--slo", SLO, flag, where])
+    assert result.exit_code == 1
+    assert f"{flag} {where}: {words}" in " ".join(result.output.split())
+    assert begun == []
 
 
 def test_a_bad_line_of_the_trace_is_named(tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ from fastgen_cli.bench.report import (
     remarks,
     summary_of,
     table_of,
-    write_file,
     write_json,
 )
 from fastgen_cli.bench.requests import Shape
 from fastgen_cli.bench.run import CountText, Run, Sender
 from fastgen_cli.bench.tokenizer import load_tokenizer
 from fastgen_cli.errors import UserError
+from fastgen_cli.outputs import check_file, write_file
 from fastgen_cli.plotting import check_plot, load_matplotlib, save_plot
 from fastgen_cli.simulate.slo import parse_slo
 from fastgen_cli.simulate.trace import Trace, read_trace
@@ -106,6 +106,9 @@ def make_task(options: Options) -> Task:
         check_plot(options.plot)
     if options.html:
         load_matplotlib("--html")
+        check_file(options.html, "--html")
+    if options.output:
+        check_file(options.output, "--output")
     if options.tls and not options.grpc:
         raise UserError("--tls goes with --grpc: a URL says https:// itself")
     if options.token_ids and not options.grpc and options.api is Api.CHAT:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fastgen_api.spec import SLO
 from fastgen_cli.bench.measures import Distribution, Point
-from fastgen_cli.errors import UserError
+from fastgen_cli.outputs import write_file
 
 SCHEMA: Final = "fastgen.dev/bench/v1"
 """Named in each file; another name when a field changes its meaning."""
@@ -142,11 +142,3 @@ def write_json(report: Report, path: Path) -> None:
     """Raises UserError where the file cannot be written."""
     text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
     write_file(path, text, "--output")
-
-
-def write_file(path: Path, content: bytes, flag: str) -> None:
-    """Raises UserError where the file cannot be written."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise UserError(f"{flag} {path}: {error.strerror or error}") from error

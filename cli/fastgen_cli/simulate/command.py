@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastgen_balancer.scaling_policy import target_ratio
 from fastgen_cli.errors import UserError
+from fastgen_cli.outputs import check_file
 from fastgen_cli.plotting import check_plot
 from fastgen_cli.simulate.oracle import planned, smallest_fleet
 from fastgen_cli.simulate.profile import find_profile
@@ -56,6 +57,8 @@ def run(options: Options, console: Console, progress_console: Console) -> Report
     """Simulates, prints the table, writes the files; raises UserError."""
     if options.plot:
         check_plot(options.plot)
+    if options.output:
+        check_file(options.output, "--output")
     setup, facts = _setup(options)
     own, fixed = _simulate(setup, progress_console)
     target = target_ratio(setup.slo) or 0.0

@@ -7,7 +7,7 @@ import msgspec
 from rich.table import Table
 
 from fastgen_api.spec import SLO
-from fastgen_cli.errors import UserError
+from fastgen_cli.outputs import write_file
 from fastgen_cli.plotting import bare, save_plot
 from fastgen_cli.simulate.profile import Profile
 from fastgen_cli.simulate.result import Result
@@ -171,10 +171,8 @@ def answer_of(report: Report, hindrance: str | None) -> str:
 
 def write_json(report: Report, path: Path) -> None:
     """Raises UserError where the file cannot be written."""
-    try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    except OSError as error:
-        raise UserError(f"--output {path}: {error.strerror or error}") from error
+    text = msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+    write_file(path, text, "--output")
 
 
 def write_plot(report: Report, arrivals: list[float], path: Path) -> None:
