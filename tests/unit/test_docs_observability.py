@@ -15,6 +15,7 @@ from fastgen_api import names
 from fastgen_api.names import MetricLabel, Outcome, Phase, Target
 from fastgen_api.spec import Model, Spec
 from fastgen_balancer.decision import Blocker, Rule
+from fastgen_balancer.metrics import PICKED
 from fastgen_balancer.pick import Refusal
 from fastgen_operator.alert import RUNBOOKS
 from fastgen_operator.children import make_children
@@ -34,7 +35,7 @@ VALUES: Final = {
     "outcome": "|".join((*Outcome, "ok")),
     "target": "|".join(Target),
     "end": "|".join(end.value for end in End),
-    "result": "|".join((*Refusal, "picked")),
+    "result": "|".join((*Refusal, PICKED)),
     "rule": "|".join(Rule),
     "blocker": "|".join(Blocker),
     "phase": "|".join(Phase),
@@ -102,6 +103,31 @@ def test_no_label_has_values_without_end(exposition: Exposition) -> None:
         for sample in family.samples:
             for label, value in sample.labels.items():
                 assert re.fullmatch(VALUES[label], value), (sample.name, label, value)
+
+
+def test_every_value_that_is_listed_is_exposed_and_the_other_way_round() -> None:
+    listed: dict[str, set[str]] = {
+        "fastgen_requests_total": set(Outcome),
+        "fastgen_slo_target_misses_total": set(Target),
+        "fastgen_slo_target_seconds": set(Target),
+        "fastgen_request_ends_total": {end.value for end in End},
+        "fastgen_balancer_picks_total": {*Refusal, PICKED},
+        "fastgen_balancer_ejections_total": {"slow", "failing"},
+        "fastgen_arrived_engine_seconds_total": set(Phase),
+        "fastgen_operator_watch_ends_total": set(Ending),
+    }
+    told = {}
+    for series, _, meaning in tables("series", "kind", "meaning"):
+        name = series.strip("`").partition("{")[0]
+        told[name] = set(re.findall(r"`([a-z_]+)`", meaning))
+    for name, values in listed.items():
+        assert told[name] == values, name
+    for exposition in EXPOSITIONS:
+        for family in exposition.families:
+            if (known := listed.get(exposed_name(family))) is None:
+                continue
+            (label,) = DOCUMENTED[exposed_name(family)][1] - {"kind"}
+            assert {sample.labels[label] for sample in family.samples} <= known, family.name
 
 
 def alerts() -> dict[str, dict[str, Any]]:
