@@ -5,12 +5,13 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from step_batches import LENGTH, by_request, random_steps, shuffled_blocks, whole
 from step_models import MODELS
 from step_pair import (
     VOCABULARY,
@@ -22,7 +23,6 @@ from step_pair import (
     step_model,
     tiny,
 )
-from torch import Tensor
 
 from fastgen_kernels.cpu_step.description import Element, StepModel
 from fastgen_kernels.cpu_step.isa import Isa, isa_of
@@ -30,9 +30,6 @@ from fastgen_kernels.cpu_step.weights import Packer
 from fastgen_kernels.torch_twins.quantized import WeightFormat, quantize
 from fastgen_runtime.engine.cores import cpu_flags
 from fastgen_runtime.sources.model import cache_directory
-
-LENGTH = 150
-REQUESTS = 3
 
 needs_avx2 = pytest.mark.skipif(isa_of(cpu_flags()) is None, reason="this CPU has no AVX2")
 
@@ -51,48 +48,6 @@ def pair(
     pair = Pair(config, library, Isa.AVX2, block_size, int8_group=int8_group)
     yield pair
     pair.step.close()
-
-
-def tokens(seed: int, count: int = LENGTH) -> list[int]:
-    return random.Random(seed).choices(range(VOCABULARY), k=count)
-
-
-def shuffled_blocks(pair: Pair, seed: int) -> list[list[int]]:
-    """Of each request, enough for LENGTH tokens."""
-    each = -(-LENGTH // pair.block_size)
-    order = random.Random(seed).sample(range(pair.blocks), each * REQUESTS)
-    return [order[each * number : each * (number + 1)] for number in range(REQUESTS)]
-
-
-def random_steps(seed: int, blocks: Sequence[Sequence[int]]) -> Iterator[list[Piece]]:
-    """REQUESTS prompts of LENGTH tokens, in steps of chunks of random requests and sizes."""
-    rng = random.Random(seed)
-    done = [0] * REQUESTS
-    while unfinished := [number for number in range(REQUESTS) if done[number] < LENGTH]:
-        pieces = []
-        for number in rng.sample(unfinished, rng.randint(1, len(unfinished))):
-            size = min(rng.choice([1, 1, 2, rng.randint(1, 90)]), LENGTH - done[number])
-            end = done[number] + size
-            ids = tokens(number)[done[number] : end]
-            pieces.append(Piece(ids, done[number], blocks[number]))
-            done[number] = end
-        yield pieces
-
-
-def whole(pair: Pair, blocks: Sequence[Sequence[int]]) -> list[Piece]:
-    return [Piece(tokens(number), 0, blocks[number]) for number in range(REQUESTS)]
-
-
-def by_request(steps: Sequence[Sequence[Piece]], computed: Sequence[Tensor]) -> Tensor:
-    """[REQUESTS, LENGTH, hidden] of what the steps brought."""
-    rows: list[list[Tensor]] = [[] for _ in range(REQUESTS)]
-    for pieces, hidden in zip(steps, computed, strict=True):
-        parts = hidden.split([len(piece.token_ids) for piece in pieces])
-        for piece, part in zip(pieces, parts, strict=True):
-            number = next(n for n in range(REQUESTS) if tokens(n)[piece.start :][: len(part)]
-                          == list(piece.token_ids))  # fmt: skip
-            rows[number].append(part)
-    return torch.stack([torch.cat(some) for some in rows])
 
 
 @needs_avx2

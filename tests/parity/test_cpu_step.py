@@ -20,6 +20,7 @@ from fastgen_runtime.engine.engine import Engine
 from fastgen_runtime.engine.plan import Limits
 from fastgen_runtime.engine.runner_config import CpuStepUse
 from fastgen_runtime.engine.step import Sampling
+from fastgen_runtime.models.architectures import ARCHITECTURES
 from fastgen_runtime.models.checkpoint import Checkpoint, open_checkpoint
 
 pytestmark = pytest.mark.skipif(isa_of(cores.cpu_flags()) is None, reason="needs AVX2")
@@ -33,6 +34,9 @@ MODELS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         WIDE | {"head_dim": 16, "tie_word_embeddings": True},
     ),
     "untied, scaled rotary": ("llama, llama3", WIDE | {"attention_bias": True, "mlp_bias": True}),
+    "windows": ("mistral, window", WIDE),
+    "biases, a window in a layer": ("qwen2, window in a layer", WIDE),
+    "windows, stored in one": ("phi3, window", WIDE),
     "learned positions": ("opt", {"hidden_size": 96, "word_embed_proj_dim": 96, "ffn_dim": 96}),
     "norms behind": (
         "opt, 350m",
@@ -60,6 +64,11 @@ def pair(
     assert isinstance(made.runner._forward, StepForward), "the op was not used"
     yield made
     made.runner.close()
+
+
+def test_no_architecture_is_left_out() -> None:
+    computed = {TINY_MODELS[base].architecture for base, _ in MODELS.values()}
+    assert {f"{name}ForCausalLM" for name in computed} == set(ARCHITECTURES)
 
 
 def test_logits_of_whole_prompts(pair: ModelPair) -> None:

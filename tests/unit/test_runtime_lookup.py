@@ -38,6 +38,9 @@ LIMITS = Limits(64, 16, 16, 400, speculation=Speculation.PROMPT_LOOKUP)
         ([4, 4, 4], (4,) * 8),
         # Bytes of neighbours that look like a token: 0x0100 after 0 is 1 and 0x010000 elsewhere.
         ([0x100, 0x100, 7, 0x10000, 0x10000, 3, 1, 1], ()),
+        # Numbers that are no characters of their own: surrogates, and those behind the last.
+        ([0xD800, 0xDC00, 7, 0x10000, 0xD800, 0xDC00], (7, 0x10000, 0xD800, 0xDC00) * 2),
+        ([1 << 21, 5, 7, 1 << 21, 5], (7, 1 << 21, 5) * 2 + (7, 1 << 21)),
     ],
 )
 def test_guesses_are_what_followed_the_last_time(text: list[int], guess: tuple[int, ...]) -> None:

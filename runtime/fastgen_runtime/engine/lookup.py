@@ -6,16 +6,16 @@ themselves, need no second model to be guessed. A guess is checked by the step t
 drawn without the guess, so guesses change no text.
 """
 
-from array import array
+import sys
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 MOST_GUESSED: Final = 8
 """Tokens of a guess: further ones are seldom reached."""
 _LENGTHS: Final = (3, 2)
 """How many last tokens must have been there before; one says little about the next."""
-_TYPE: Final = "i"
-_WIDTH: Final = array(_TYPE).itemsize
 _KEPT: Final = 0.9
 """What the estimate keeps at each new guess: some ten of them count."""
 
@@ -30,7 +30,8 @@ class Lookup:
     __slots__ = ("_guess", "_hits", "_text", "_trials")
 
     def __init__(self) -> None:
-        self._text = bytearray()
+        # A character for each token: a search in bytes would find parts of neighbours, too.
+        self._text = ""
         self._guess: tuple[int, ...] = ()
         # As if one of two had been right.
         self._hits, self._trials = 0.5, 1.0
@@ -45,7 +46,7 @@ class Lookup:
 
         token_ids: the request's, each time with what came since at their end.
         """
-        self._text += array(_TYPE, token_ids[len(self._text) // _WIDTH :]).tobytes()
+        self._text += _characters(token_ids[len(self._text) :])
         self._guess = ()
         for length in _LENGTHS:
             begin = self._find(length)
@@ -74,16 +75,17 @@ class Lookup:
 
     def _find(self, length: int) -> int | None:
         """Where the last `length` tokens were followed by others, most recently: an index."""
-        text, size = self._text, length * _WIDTH
-        if len(text) <= size:
+        text = self._text
+        if len(text) <= length:
             return None
-        wanted = text[-size:]
-        end = len(text) - 1
-        while (at := text.rfind(wanted, 0, end)) >= 0:
-            if at % _WIDTH == 0:
-                return at // _WIDTH + length
-            end = at + size - 1  # bytes of two tokens that look like one
-        return None
+        at = text.rfind(text[-length:], 0, len(text) - 1)
+        return None if at < 0 else at + length
+
+
+def _characters(token_ids: Sequence[int]) -> str:
+    """One for each; tokens that are as far apart as there are characters share theirs."""
+    codes = np.array(token_ids, "<u4") % (sys.maxunicode + 1)
+    return codes.tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def num_right(guessed: Sequence[int], drawn: Sequence[int]) -> int:

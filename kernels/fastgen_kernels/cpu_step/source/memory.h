@@ -19,6 +19,7 @@ class Buffer {
     constexpr size_t LINE = 64;
     const size_t bytes = (count * sizeof(Element) + LINE - 1) / LINE * LINE;
     data_.reset();
+    count_ = 0;
     data_.reset(static_cast<Element*>(std::aligned_alloc(LINE, bytes)));
     if (!data_) throw std::bad_alloc();
     std::memset(static_cast<void*>(data_.get()), 0, bytes);

@@ -72,6 +72,7 @@ void Step::lm_head(const float* hidden, int rows, float* logits) {
   for (int row = 0; row < rows; ++row) {
     Act* x = x_.data() + size_t(row) * HIDDEN_STRIDE;
     for (int i = 0; i < HIDDEN; ++i) narrow(hidden[size_t(row) * HIDDEN + i], x + i);
+    std::fill(x + HIDDEN, x + HIDDEN_STRIDE, Act{});
   }
   team_.run(*this, {panels(VOCABULARY).count()});
 }

@@ -36,6 +36,8 @@ void Step::embed(int row) {
   }
   if (weights_.positions)
     for (int i = 0; i < HIDDEN; ++i) to[i] += weights_.positions[size_t(position) * HIDDEN + i];
+  // Of an odd number the last input is multiplied together with what lies behind it: by zero.
+  std::fill(to + HIDDEN, to + HIDDEN_STRIDE, 0.0f);
 }
 
 // Into x what attention reads; under POST_NORM first the norm after the layer before.
