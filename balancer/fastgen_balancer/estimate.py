@@ -16,6 +16,7 @@ from fastgen_balancer.account import EXPECTED_OUTPUT_TOKENS
 from fastgen_balancer.envoy_listener import MAX_BODY_BYTES
 from fastgen_balancer.prompt import (
     PromptKeys,
+    is_readable,
     keys_of_body,
     keys_of_chat,
     keys_of_grpc,
@@ -40,6 +41,10 @@ NOT_A_PROMPT: Final = (
 )  # fmt: skip
 """What the keys' functions raise for what no replica would take as a prompt."""
 
+MOST_MODEL_BYTES: Final = 4096
+"""Of the JSON of a model's name; no model is called so long."""
+ABSENT: Final = msgspec.Raw(b"null")
+
 log = logging.getLogger(__name__)
 
 
@@ -57,16 +62,16 @@ class _Body(msgspec.Struct):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
-    prompt: Any = None
-    messages: Any = None
-    tools: Any = None
-    model: Any = None
+    prompt: msgspec.Raw = ABSENT
+    messages: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    model: msgspec.Raw = ABSENT
 
 
 class _Named(msgspec.Struct):
     """The one field that must be found in a body whose others may be anything."""
 
-    model: Any = None
+    model: msgspec.Raw = ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +123,9 @@ def read_http(body: bytes) -> Reading:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _unread(body, _model_of(body))
     output = parsed.max_completion_tokens or parsed.max_tokens
-    choices = _choices(parsed.n) * _prompts(parsed.prompt)
-    size = Size(len(body), None, output, choices)
-    return Reading(size, _keys_of_http(parsed, body), _text(parsed.model))
+    prompt, keys = _prompt_of_http(parsed, body)
+    choices = _choices(parsed.n) * _prompts(prompt)
+    return Reading(Size(len(body), None, output, choices), keys, _name(parsed.model))
 
 
 def read_grpc(body: bytes) -> Reading:
@@ -174,22 +179,30 @@ def _unread(body: bytes, model: str | None = None) -> Reading:
 def _model_of(body: bytes) -> str | None:
     """The model of a body that is refused for something else, so that the right one refuses it."""
     try:
-        return _text(msgspec.json.decode(body, type=_Named).model)
+        return _name(msgspec.json.decode(body, type=_Named).model)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _keys_of_http(parsed: _Body, body: bytes) -> PromptKeys:
+def _name(raw: msgspec.Raw) -> str | None:
+    if len(memoryview(raw)) > MOST_MODEL_BYTES:
+        return None
     try:
-        if parsed.messages is not None:
-            return keys_of_chat(parsed.messages, parsed.tools)
-        return keys_of_prompt(parsed.prompt)
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _prompt_of_http(parsed: _Body, body: bytes) -> tuple[Any, PromptKeys]:
+    """A completion's prompt, None where there is none that reads, and the keys."""
+    raws = [bytes(each) for each in (parsed.messages, parsed.tools, parsed.prompt)]
+    if not is_readable(raws):
+        return None, keys_of_body(body)
+    try:
+        messages, tools, prompt = map(msgspec.json.decode, raws)
+        return prompt, keys_of_prompt(prompt) if messages is None else keys_of_chat(messages, tools)
     except NOT_A_PROMPT:
-        return keys_of_body(body)
+        return None, keys_of_body(body)
 
 
 def _choices(given: int | None) -> int:

@@ -5,7 +5,7 @@ the balancer can see: the order of JSON's keys, white space, sampling and limits
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -20,6 +20,10 @@ SHORTEST_OPENING_BYTES: Final = 256
 """Less is computed anew as fast as it is found."""
 MOST_PARTS: Final = 10_000
 """Messages and their parts that are looked at one by one: meanwhile other requests wait."""
+MOST_STRINGS: Final = 100_000
+"""Strings, lists and objects of JSON that are read; a tenth of a second's work."""
+MOST_NUMBERS: Final = 500_000
+"""Token ids, or what else stands between commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,19 @@ class PromptKeys:
     """Of all of it."""
     opening: int | None
     """64 bits: of its beginning, the same in every turn of a conversation; None: too short."""
+
+
+def is_readable(raws: Iterable[bytes]) -> bool:
+    """Whether these pieces of JSON hold no more values than may be read while others wait.
+
+    Counted without reading: characters within texts count, too, so a long text full of brackets may
+    be taken for more than it is.
+    """
+    strings = numbers = 0
+    for raw in raws:
+        strings += raw.count(b"{") + raw.count(b"[") + raw.count(b'"') - raw.count(b'\\"')
+        numbers += raw.count(b",")
+    return strings <= MOST_STRINGS and numbers <= MOST_NUMBERS
 
 
 def form_of(body: bytes) -> bytes:
@@ -82,15 +99,28 @@ def keys_of_text(text: str) -> PromptKeys:
 
 
 def keys_of_tokens(ids: Sequence[int]) -> PromptKeys:
-    """Of token ids. Raises OverflowError or TypeError when they are none."""
+    """Of token ids. Raises OverflowError or TypeError when they are none, and ValueError when there
+    are more than MOST_NUMBERS."""
+    if len(ids) > MOST_NUMBERS:
+        raise ValueError("too many token ids")
     data = array("I", ids).tobytes()
     return PromptKeys(_whole(b"tokens", data), _opening(b"tokens", data))
 
 
 def keys_of_grpc(request: inference_pb2.GenerateRequest) -> PromptKeys:
-    """Of a gRPC request; a chat or a text has the keys that it would have over HTTP."""
+    """Of a gRPC request; a chat or a text has the keys that it would have over HTTP.
+
+    Raises what `keys_of_chat` and `keys_of_tokens` do, and ValueError for tools of more values than
+    `is_readable` allows.
+    """
     match request.WhichOneof("prompt"):
         case "chat":
+            chat = request.chat
+            calls = sum(len(each.tool_calls) for each in chat.messages[:MOST_PARTS])
+            if len(chat.messages) + calls + len(chat.tools) > MOST_PARTS:
+                raise TypeError("too many messages")
+            if not is_readable(each.parameters.encode() for each in chat.tools):
+                raise ValueError("too many values in tools")
             tools = [_tool(each) for each in request.chat.tools]
             return keys_of_chat([_grpc_message(each) for each in request.chat.messages], tools)
         case "token_ids":

@@ -1,6 +1,7 @@
 """One form of a prompt for all who send it, and one home for the turns of a conversation."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -164,3 +165,56 @@ def test_more_messages_than_are_looked_at_count_by_their_bytes(parts: bool) -> N
     most, more = body(MOST_PARTS), body(MOST_PARTS + 1)
     assert read(more, is_grpc=False).keys == keys_of_body(more)
     assert read(most, is_grpc=False).keys != keys_of_body(most)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b'"messages":[{"role":"user","content":"a"}],"tools":[' + b'{"a":{}},' * 40_000 + b"1]",
+        b'"prompt":[' + b"[]," * 120_000 + b"1]",
+        b'"messages":[{' + b'"a" :1,' * 60_000 + b'"b":1}]',
+        b'"prompt":[' + b"1," * 600_000 + b"1]",
+        b'"prompt":[' + b'"",' * 60_000 + b'""]',
+    ],
+)
+def test_what_holds_more_values_than_may_be_read_counts_by_its_bytes(fields: bytes) -> None:
+    """Nothing is made of its values: while one is read others wait."""
+    body = b'{"model":"m","max_tokens":3,"n":2,' + fields + b"}"
+    read(b'{"prompt":"a"}', is_grpc=False)
+    tracemalloc.start()
+    found = read(body, is_grpc=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.keys == keys_of_body(body)
+    assert (found.model, found.size.max_output_tokens, found.size.num_choices) == ("m", 3, 2)
+    assert peak < 4 * len(body)
+
+
+def test_a_long_text_is_read_whatever_is_in_it() -> None:
+    text = 'a "quoted" {word}, [and more] \\ ' * 9_000
+    body = json.dumps({"prompt": text}).encode()
+    assert read(body, is_grpc=False).keys == keys_of_text(text)
+
+
+@pytest.mark.parametrize("kind", ["messages", "tools", "token_ids"])
+def test_more_of_anything_than_is_looked_at_counts_by_its_bytes_in_grpc(kind: str) -> None:
+    request = pb.GenerateRequest()
+    if kind == "token_ids":
+        request.token_ids.ids.extend([1] * 600_000)
+    elif kind == "messages":
+        request.chat.messages.extend([pb.ChatMessage(content="a")] * (MOST_PARTS + 1))
+    else:
+        request.chat.messages.add(role="user", content="a")
+        request.chat.tools.extend([pb.Tool(name="t", parameters="[" + "[]," * 99 + "1]")] * 2_000)
+    message = request.SerializeToString()
+    body = b"\0" + len(message).to_bytes(FRAME_BYTES - 1, "big") + message
+    assert read(body, is_grpc=True).keys == keys_of_body(body)
+
+
+@pytest.mark.parametrize(
+    "model", ["1", "null", '"\xff"', "[" * 4000 + "]" * 4000, '"' + "a" * 9000 + '"']
+)
+def test_a_model_that_is_no_name_is_none(model: str) -> None:
+    body = b'{"prompt":"a","model":' + model.encode("latin-1") + b"}"
+    found = read(body, is_grpc=False)
+    assert found.model is None
