@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
 from google.protobuf.message import Message
 
 from fastgen_api.v1 import inference_pb2
@@ -16,6 +15,7 @@ from fastgen_runtime.front.generation import (
     ChatPrompt,
     Generation,
     Prompt,
+    RequestError,
     TextPrompt,
     TokenPrompt,
     Tool,
@@ -27,6 +27,7 @@ from fastgen_runtime.front.generation_check import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
 )
+from fastgen_runtime.protocols.raw_json import json_value
 
 _FINISH: Final = {
     None: inference_pb2.FINISH_REASON_UNSPECIFIED,
@@ -161,8 +162,9 @@ def _message(message: inference_pb2.ChatMessage) -> ChatMessage:
 
 
 def _tool(number: int, tool: inference_pb2.Tool) -> Tool:
+    field = f"chat.tools[{number}].parameters"
     try:
-        parameters = msgspec.json.decode(tool.parameters or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise invalid(f"chat.tools[{number}].parameters", "is no JSON object") from error
+        parameters = json_value(field, tool.parameters or "{}", dict[str, Any])
+    except RequestError as error:
+        raise invalid(field, "is no JSON object") from error
     return Tool(tool.name, tool.description, parameters)

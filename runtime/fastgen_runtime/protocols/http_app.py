@@ -224,4 +224,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _internal_error(request: Request, error: Exception) -> Response:
     log_problem("a request met a defect", error, path=request.url.path)
     message = "the replica met an error of its own; its log tells more"
-    return json_response(500, error_body(message, "server_error", None, "internal_error"))
+    body = error_body(message, "server_error", None, "internal_error")
+    # Starlette raises the error anew, upon which uvicorn ends the connection.
+    return json_response(500, body, {"Connection": "close"})

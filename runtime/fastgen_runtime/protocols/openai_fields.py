@@ -12,6 +12,7 @@ import msgspec
 from fastgen_runtime.front.generation import ErrorKind, RequestError, invalid
 from fastgen_runtime.front.generation_check import MAX_STOP_STRINGS
 from fastgen_runtime.protocols.openai_grammar import ResponseFormat, StructuredOutputs
+from fastgen_runtime.protocols.raw_json import json_value
 
 _ANY_PATH: Final = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`")
 _UNKNOWN_FIELD: Final = re.compile(r"unknown field `([^`]*)`")
@@ -19,6 +20,10 @@ _MISSING_FIELD: Final = re.compile(r"missing required field `([^`]*)`")
 
 
 _ANY_KEY: Final = "`$.logit_bias[...]`"
+
+
+class _Biases(msgspec.Struct, frozen=True):
+    logit_bias: dict[str, Any] = {}
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,8 +135,15 @@ def decode(decoder: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
 
 
 def _unsound_bias(body: bytes) -> str:
-    """The first key of `logit_bias` whose value is no number; msgspec does not name it."""
-    biases = msgspec.json.decode(body)["logit_bias"]
+    """The first key of `logit_bias` whose value is no number; msgspec does not name it.
+
+    "..." where it cannot be told: the body may be broken behind that value, or hold a second
+    `logit_bias`, and the client may also call a field of its own `$.logit_bias[...]`.
+    """
+    try:
+        biases = json_value("logit_bias", body, _Biases).logit_bias
+    except RequestError:
+        return "..."
     unsound = (key for key, bias in biases.items() if type(bias) not in (int, float))
     return next(unsound, "...")[:64]
 

@@ -8,7 +8,7 @@ import msgspec
 from fastgen_runtime.engine.grammar import MAX_GRAMMAR_CHARACTERS
 from fastgen_runtime.engine.request import Grammar, GrammarKind
 from fastgen_runtime.front.generation import invalid
-from fastgen_runtime.protocols.raw_json import NOT_GIVEN, is_given, json_object
+from fastgen_runtime.protocols.raw_json import NOT_GIVEN, is_given, json_object, json_value
 
 MAX_CHOICES: Final = 4096
 """Each is an alternative that a grammar goes through anew for each token."""
@@ -57,10 +57,7 @@ def grammar_of(
 
 def schema_grammar(schema: bytes | msgspec.Raw, field: str) -> Grammar:
     """schema: JSON, as the client wrote it; raises RequestError."""
-    try:
-        json_object(field, schema)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise invalid(field, f"is no JSON: {error}") from error
+    json_object(field, schema)
     return Grammar(GrammarKind.JSON_SCHEMA, bytes(schema).decode())
 
 
@@ -91,10 +88,10 @@ def _from_structured(given: StructuredOutputs) -> tuple[Grammar, str]:
     """The grammar, and the name of the one field that is given."""
     grammars = {}
     if is_given(given.json):
-        schema = bytes(given.json)
+        schema, where = bytes(given.json), "structured_outputs.json"
         if schema.startswith(b'"'):
-            schema = msgspec.json.decode(schema, type=str).encode()
-        grammars["json"] = schema_grammar(schema, "structured_outputs.json")
+            schema = json_value(where, schema, str).encode()
+        grammars["json"] = schema_grammar(schema, where)
     if given.regex is not None:
         grammars["regex"] = Grammar(GrammarKind.REGEX, given.regex)
     if given.choice is not None:

@@ -4,8 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
-from fastgen_runtime.front.generation import ChatMessage, ToolCall, invalid
+from fastgen_runtime.front.generation import ChatMessage, RequestError, ToolCall, invalid
 from fastgen_runtime.protocols.openai_fields import explain
+from fastgen_runtime.protocols.raw_json import json_value
 
 _ROLES: Final = {"developer": "system"}
 """What templates call the roles that they do not know by OpenAI's newest name."""
@@ -93,8 +94,9 @@ def _text(where: str, part: dict[str, Any]) -> str:
 def _tool_call(where: str, call: MessageToolCall) -> ToolCall:
     if call.type != "function":
         raise invalid(f"{where}.type", f"is {call.type[:32]!r}, and only function is supported")
+    field = f"{where}.function.arguments"
     try:
-        msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise invalid(f"{where}.function.arguments", "must be a JSON object in a text") from error
+        json_value(field, call.function.arguments or "{}", dict[str, Any])
+    except RequestError as error:
+        raise invalid(field, "must be a JSON object in a text") from error
     return ToolCall(call.id, call.function.name, call.function.arguments or "{}")
