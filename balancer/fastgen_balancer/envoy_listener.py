@@ -5,6 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import BALANCER_HEALTH_PATH, Header
 from fastgen_balancer.envoy_clusters import PICKER_CLUSTER
+from fastgen_balancer.envoy_grpc import UNREAD_METADATA
 from fastgen_balancer.envoy_replies import local_replies
 from fastgen_balancer.envoy_routes import (
     CLIENT_REQUEST_ID,
@@ -144,6 +145,7 @@ def _strip_internal_headers() -> Config:
                 put_aside,
                 {"remove": Header.REQUEST_ID},
                 by_prefix,
+                *({"remove_on_match": {"key_matcher": name}} for name in UNREAD_METADATA),
             ],
         },
     }

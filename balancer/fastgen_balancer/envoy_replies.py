@@ -58,6 +58,13 @@ def local_replies() -> Config:
                 "invalid_api_key",
             )
             | {"headers_to_add": [key]},
+            # Envoy's answer to a framing of the body that it does not know; nobody else gives it.
+            _refusal(
+                501,
+                "The header transfer-encoding names an encoding that this server does not know; "
+                "send `chunked`, or a content-length.",
+                "transfer_encoding_unknown",
+            ),
             _mapper([_status("GE", 500), *others], *failed),
             _mapper(
                 [_status("GE", 400), *others, _NOT_OURS],

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 
 from fastgen_api.names import Header
 from fastgen_balancer.envoy_clusters import GRPC_CLUSTER, HTTP_CLUSTER, cluster_name
+from fastgen_balancer.envoy_grpc import doors
 
 Config: TypeAlias = dict[str, Any]
 
@@ -46,6 +47,7 @@ def routes(reach: Reach, max_buffer_bytes: int) -> Config:
     generate: Config = {"path": GENERATE_PATH, "grpc": {}}
     any_grpc: Config = {"prefix": "/", "grpc": {}}
     table = [
+        *doors(any_grpc),
         *_to_replicas(reach, generate, GRPC_CLUSTER, "BUFFERED"),
         # Reflection streams its requests: waiting for their end would wait for ever.
         *_to_replicas(reach, any_grpc, GRPC_CLUSTER, "NONE"),

@@ -141,6 +141,24 @@ async def test_what_is_no_request_gets_an_answer(balance: Balance) -> None:
         assert old.split(b" ")[1] == b"200", old
 
 
+@pytest.mark.parametrize("encoding", [b"xchunked", b"gzip, chunked"])
+async def test_a_transfer_encoding_that_nobody_knows_is_named(
+    balance: Balance, encoding: bytes
+) -> None:
+    one = Replica("one")
+    async with serving(one) as a, balance(a) as balancer:
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ntransfer-encoding: %s\r\n\r\n"
+        answer = await raw(balancer.port, head % encoding)
+        assert answer.startswith(b"HTTP/1.1 501"), answer
+        error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        assert error["code"] == "transfer_encoding_unknown"
+        assert error["type"] == "invalid_request_error"
+        assert "transfer-encoding" in error["message"]
+        await asyncio.sleep(0.5)
+        assert not one.seen
+        assert await balancer.metric(Metric.REQUESTS, outcome="error") == 0
+
+
 async def test_the_pickers_own_http_redirects_nowhere(
     balance: Balance, http: httpx2.AsyncClient
 ) -> None:

@@ -67,9 +67,9 @@ def _clusters(table: dict[str, Any], headers: dict[str, str], path: str) -> list
     """Where the first route leads that fits; a stand-in for Envoy's own order of matching."""
     for route in table["virtual_hosts"][0]["routes"]:
         match = route["match"]
-        wanted = {each["name"]: each["string_match"]["exact"] for each in match.get("headers", [])}
         if "grpc" in match or "safe_regex" in match or not path.startswith(match["prefix"]):
             continue
+        wanted = {each["name"]: each["string_match"]["exact"] for each in match.get("headers", [])}
         if all(headers.get(name) == value for name, value in wanted.items()):
             return [route["route"]["cluster"]] if "route" in route else []
     raise AssertionError("no route")
