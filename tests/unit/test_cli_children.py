@@ -104,5 +104,5 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_is_told_with_the_extra() -> None:
-    with pytest.raises(ProgramMissingError, match=r"pip install 'fastgen\[runtime\]'"):
+    with pytest.raises(ProgramMissingError, match=r"pip install '.\[runtime\]'"):
         find_program("fastgen-nothing", "runtime")
