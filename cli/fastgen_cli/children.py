@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from fastgen_cli.errors import UserError
+from fastgen_cli.errors import UserError, needs
 
 POLL_SECONDS: Final = 0.05
 
@@ -25,14 +25,12 @@ class ChildDiedError(UserError):
     """A child ended that should run; the text carries its last log lines."""
 
 
-def find_program(name: str, extra: str) -> str:
-    """The program beside this interpreter, else on the PATH; `extra` of the package brings it."""
+def find_program(name: str) -> str:
+    """The program beside this interpreter, else on the PATH."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise ProgramMissingError(
-            f"{name} is not installed: run pip install '.[{extra}]' in FastGen's repository"
-        )
+        raise ProgramMissingError(needs("fastgen serve", name))
     return found
 
 

@@ -89,7 +89,7 @@ def serve(options: Options, console: Console) -> None:
 def _start_replicas(
     options: Options, children: Children, stop: Stop, console: Console
 ) -> list[Replica]:
-    program = find_program("fastgen-runtime", "runtime")
+    program = find_program("fastgen-runtime")
     ports = plan.free_ports(2 * options.replicas) if options.replicas > 1 else []
     replicas = plan.make_replicas(options, ports)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -113,7 +113,7 @@ def _start_replicas(
 def _start_balancer(
     options: Options, replicas: list[Replica], children: Children, stop: Stop, console: Console
 ) -> None:
-    program = find_program("fastgen-balancer", "balancer")
+    program = find_program("fastgen-balancer")
     directory = children.directory / "balancer"
     directory.mkdir()
     ports = BalancerPorts(options.port, *plan.free_ports(3))

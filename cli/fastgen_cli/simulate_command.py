@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastgen_cli.errors import UserError
+from fastgen_cli.errors import UserError, needs
 
 TraceFile = Annotated[
     Path,
@@ -101,10 +101,7 @@ def _run(**given: object) -> None:
         # The engine and the balancer, which the other commands do without.
         from fastgen_cli.simulate import command
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"fastgen simulate needs {error.name}: run pip install '.[cli,runtime,balancer]' in "
-            "FastGen's repository"
-        ) from error
+        raise UserError(needs("fastgen simulate", str(error.name))) from error
     options = command.Options(**given)  # type: ignore[arg-type]
     command.run(options, Console(), Console(stderr=True))
 

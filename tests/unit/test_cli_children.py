@@ -103,6 +103,6 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
         pytest.fail("the child outlived its killed parent")
 
 
-def test_a_missing_program_is_told_with_the_extra() -> None:
-    with pytest.raises(ProgramMissingError, match=r"pip install '.\[runtime\]'"):
-        find_program("fastgen-nothing", "runtime")
+def test_a_missing_program_is_told_with_the_command_that_brings_it() -> None:
+    with pytest.raises(ProgramMissingError, match=r"pip install '\.\[cli,runtime,balancer\]'"):
+        find_program("fastgen-nothing")
