@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from fastgen_cli.errors import UserError, needs
+from fastgen_cli.errors import UserError, missing_module, needs
 
 POLL_SECONDS: Final = 0.05
 
@@ -133,7 +133,10 @@ class Children:
 
 
 def describe_death(child: Child) -> str:
-    """How a child ended, with the end of its log."""
+    """How a child ended, with the end of its log, or what must be installed for it."""
+    missing = missing_module(child.last_lines())
+    if missing is not None:
+        return needs("fastgen serve", missing)
     code = child.process.returncode
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return f"{child.name} {how}. Its last log lines:\n{child.last_lines() or '(none)'}"

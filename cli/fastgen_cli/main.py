@@ -11,7 +11,7 @@ from rich.console import Console
 from fastgen_api.spec import DType, Quantization
 from fastgen_cli import arguments, bench_command, cluster_commands, simulate_command
 from fastgen_cli import serve as serving
-from fastgen_cli.errors import UserError
+from fastgen_cli.errors import UserError, needs
 from fastgen_cli.plan import Options
 from fastgen_cli.source import find_source
 
@@ -94,6 +94,8 @@ def serve(
         serving.serve(options, Console())
     except UserError as error:
         raise _fail(error) from error
+    except ModuleNotFoundError as error:  # of what reads and downloads models
+        raise _fail(UserError(needs("fastgen serve", str(error.name)))) from error
 
 
 def _words(given: Mapping[str, object]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from fastgen_cli import plan
 from fastgen_cli.children import POLL_SECONDS, Child, Children, find_program
-from fastgen_cli.errors import UserError
+from fastgen_cli.errors import UserError, missing_module, needs
 from fastgen_cli.plan import BalancerPorts, Options, Replica
 
 BOOTSTRAP_SECONDS: Final = 60
@@ -127,6 +127,9 @@ def _start_balancer(
         check=False,
     )
     if done.returncode != 0:
+        missing = missing_module(done.stderr)
+        if missing is not None:
+            raise NotReadyError(needs("fastgen serve", missing))
         raise NotReadyError(f"The balancer's settings could not be written:\n{done.stderr[-2000:]}")
     for name in ("picker", "envoy"):
         children.start(name, commands[name], {"PYTHONUNBUFFERED": "1"})

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fastgen_cli import main
 from fastgen_cli.children import ChildDiedError, Children, ProgramMissingError, find_program
+from fastgen_cli.errors import missing_module
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 SLEEPER = [sys.executable, "-c", SLEEP]
@@ -106,3 +109,27 @@ def test_a_killed_parent_leaves_no_child(tmp_path: Path) -> None:
 def test_a_missing_program_is_told_with_the_command_that_brings_it() -> None:
     with pytest.raises(ProgramMissingError, match=r"pip install '\.\[cli,runtime,balancer\]'"):
         find_program("fastgen-nothing")
+
+
+def test_a_missing_module_is_told_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        child = children.start("replica-0", [sys.executable, "-c", "import uvloop_absent"], {})
+        child.process.wait()
+        with pytest.raises(ChildDiedError) as raised:
+            children.check()
+    assert str(raised.value).startswith("fastgen serve needs uvloop_absent: run pip install '.[cli")
+    assert "Traceback" not in str(raised.value)
+
+
+def test_a_missing_module_of_ours_is_a_fault() -> None:
+    assert missing_module("ModuleNotFoundError: No module named 'fastgen_runtime.x'") is None
+
+
+def test_a_module_that_the_model_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(main, "find_source", find)
+    result = CliRunner().invoke(main.app, ["serve", "smollm2"])
+    assert result.exit_code == 1
+    assert "fastgen serve needs torch: run pip install '.[cli,runtime,balancer]'" in result.output
