@@ -1,5 +1,7 @@
 """Decides what `fastgen serve` starts: programs, ports and threads."""
 
+import shlex
+import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,16 @@ PORTS: Final = range(20_000, 30_000)
 """Below those that Linux gives to outgoing connections (from 32768 on): whoever connects between
 the choice of a port and its use cannot take it by chance."""
 MEMORY_PERCENT: Final = 90
+
+
+def own_command(invoked: str) -> str:
+    """How a person calls `fastgen` again: by the path of this call unless the PATH has the same.
+
+    invoked: argv[0], which for a program found on the PATH is its whole path.
+    """
+    found = shutil.which("fastgen")
+    same = found is not None and Path(invoked).absolute() == Path(found).absolute()
+    return "fastgen" if same or Path(invoked).name != "fastgen" else shlex.quote(invoked)
 
 
 class PortTakenError(UserError):

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Final
 
 import httpx2
 from rich.console import Console
+from rich.markup import escape
 
 from fastgen_cli import plan
 from fastgen_cli.children import POLL_SECONDS, Child, Children, find_program
@@ -175,7 +177,9 @@ def _announce(options: Options, console: Console) -> None:
     grpc = f"{host}:{options.grpc_port if options.replicas == 1 else options.port}"
     question = '{"role": "user", "content": "What is the capital of France?"}'
     body = f'{{"model": "{options.source.name}", "messages": [{question}], "stream": true}}'
-    chat = "fastgen chat" if options.port == 8000 else f"fastgen chat --url {url}"
+    chat = f"{escape(plan.own_command(sys.argv[0]))} chat"
+    if options.port != 8000:
+        chat += f" --url {url}"
     console.print(
         f"\n[bold]{options.source.name}[/bold] is served at [bold]{url}/v1[/bold]"
         f" (gRPC at {grpc})\n\n"

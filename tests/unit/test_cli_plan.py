@@ -3,13 +3,15 @@
 import socket
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from checkpoint_files import CONFIG, write_folder, write_gguf
+from rich.console import Console
 from typer.testing import CliRunner
 
-from fastgen_cli import plan
+from fastgen_cli import plan, serve
 from fastgen_cli.main import app
 from fastgen_cli.plan import BalancerPorts, Options, PortTakenError
 from fastgen_cli.source import Source, UnusableModelError, find_source
@@ -131,3 +133,25 @@ def test_bad_arguments_are_told(words: list[str], says: str) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code != 0
     assert says in done.output
+
+
+def test_the_next_step_is_called_as_this_one_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "fastgen"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert plan.own_command(".venv/bin/fastgen") == ".venv/bin/fastgen"
+    assert plan.own_command("/my venv/fastgen") == "'/my venv/fastgen'"
+    assert plan.own_command("/somewhere/fastgen_cli/main.py") == "fastgen"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert plan.own_command(str(program)) == "fastgen"
+    assert plan.own_command(".venv/bin/fastgen") == ".venv/bin/fastgen"
+
+
+def test_serve_prints_the_next_step_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["./[v]/bin/fastgen", "serve", "m.gguf"])
+    output = StringIO()
+    serve._announce(OPTIONS, Console(file=output, width=200))
+    assert "  './[v]/bin/fastgen' chat\n" in output.getvalue()
