@@ -42,11 +42,23 @@ def test_seconds_columns_in_any_order_and_lines_out_of_order_are_read() -> None:
     assert parse(text) == (Arrival(0.0, 200, 6), Arrival(2.5, 100, 5))
 
 
+def test_of_two_names_for_one_thing_the_first_counts() -> None:
+    text = "seconds,timestamp,prompt_tokens,output_tokens\n7,0,1,1\n7,3,1,1\n"
+    assert [arrival.at for arrival in parse(text)] == [0.0, 3.0]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", ("empty", "columns")),
-        ("a,b\n1,2\n", ("line 1", "no column for at", "timestamp", "a, b")),
+        (
+            "when,prompt,output\n1,2,3\n",
+            (
+                "line 1: no column called timestamp (or arrived_at, time, seconds); "
+                "prompt_tokens (or contexttokens, input_tokens); output_tokens (or",
+                "in any case. The columns are when, prompt, output",
+            ),
+        ),
         ("timestamp,prompt_tokens\n1,2\n", ("line 1", "output_tokens")),
         ("timestamp,prompt_tokens,output_tokens\n", ("no request",)),
         (

@@ -57,7 +57,7 @@ def parse_trace(lines: Iterable[str], name: str) -> Trace:
         header = next(rows, None)
         if not header:
             raise UserError(f"{name} is empty: its first line must name the columns")
-        places = {field: _place(header, field, name) for field in COLUMNS}
+        places = _places(header, name)
         found = [
             _arrival(row, places, header, f"{name}, line {rows.line_num}") for row in rows if row
         ]
@@ -70,16 +70,22 @@ def parse_trace(lines: Iterable[str], name: str) -> Trace:
     return tuple(Arrival(a.at - first, a.prompt_tokens, a.output_tokens) for a in found)
 
 
-def _place(header: Sequence[str], field: str, name: str) -> int:
+def _places(header: Sequence[str], name: str) -> dict[str, int]:
     names = [column.strip().lower() for column in header]
-    for known in COLUMNS[field]:
-        if known in names:
-            return names.index(known)
-    wanted = ", ".join(COLUMNS[field])
-    raise UserError(
-        f"{name}, line 1: no column for {field}; one must be called {wanted} (any case). "
-        f"The columns are {', '.join(header)}"
-    )
+    places = {
+        field: names.index(column)
+        for field, known in COLUMNS.items()
+        for column in reversed(known)  # the first of them has the last word
+        if column in names
+    }
+    missing = [known for field, known in COLUMNS.items() if field not in places]
+    if missing:
+        wanted = "; ".join(f"{known[0]} (or {', '.join(known[1:])})" for known in missing)
+        raise UserError(
+            f"{name}, line 1: no column called {wanted}, in any case. "
+            f"The columns are {', '.join(header)}"
+        )
+    return places
 
 
 def _arrival(row: Sequence[str], places: dict[str, int], header: Sequence[str], at: str) -> Arrival:
