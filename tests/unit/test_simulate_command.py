@@ -1,5 +1,6 @@
 """`fastgen simulate`: the answer, the files, the errors; oracle, scenarios, and the bars."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -38,7 +39,11 @@ def test_it_answers_how_many_gpus_what_goodness_and_what_cost(trace: Path, tmp_p
     arguments += ["--gpu-hour-price", "2", "--output", str(output), "--plot", str(plot)]
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "GPUs on average" in result.output
+    said = re.search(r"takes (\S+) GPUs on average", result.output)
+    row = re.search(r"GPUs, mean\D+(\d+\.\d+)", result.output)
+    assert said is not None
+    assert row is not None
+    assert said[1] == row[1]
     assert "A fixed fleet needs" in result.output
     assert "cost per million tokens" in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -126,7 +126,7 @@ def _rows(report: Report) -> list[tuple[str, list[str]]]:
             f"good requests (SLO {target} %)",
             [f"{r.good_percent:.2f} % {'met' if r.meets_slo else 'MISSED'}" for r in runs],
         ),
-        ("GPUs, mean", [f"{r.mean_replicas * report.gpus_per_replica:.2f}" for r in runs]),
+        ("GPUs, mean", [_mean_gpus(report, run) for run in runs]),
         ("GPUs, most", [f"{r.most_replicas * report.gpus_per_replica}" for r in runs]),
         ("GPU-hours", [f"{r.gpu_hours:.2f}" for r in runs]),
     ]
@@ -144,6 +144,10 @@ def _rows(report: Report) -> list[tuple[str, list[str]]]:
     return rows
 
 
+def _mean_gpus(report: Report, run: Run) -> str:
+    return f"{run.mean_replicas * report.gpus_per_replica:.2f}"
+
+
 def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
@@ -156,7 +160,7 @@ def answer_of(report: Report, hindrance: str | None) -> str:
     gpus = report.gpus_per_replica
     met = "meets" if own.meets_slo else "misses"
     text = (
-        f"Autoscaling takes {own.mean_replicas * gpus:.1f} GPUs on average and "
+        f"Autoscaling takes {_mean_gpus(report, own)} GPUs on average and "
         f"{own.most_replicas * gpus} at most; it {met} the SLO with {own.good_percent:.2f} % of "
         f"{own.requests} requests good."
     )
