@@ -3,7 +3,8 @@
 Up to a moment there is a fixed number of replicas, and at that moment all that are allowed are
 asked for: no autoscaler that learns of the rise when it begins can have more, and whoever is better
 held more replicas before. Where replicas are lost there is no such moment, and the number stays.
-Prints the share of good requests for each number.
+Prints the share of good requests for each number, and FastGen's own where all that it asks for may
+come at once.
 
     .venv/bin/python benchmarks/scaling_bound.py [--share 0.45] [--traces DIRECTORY] [--only step]
 """
@@ -15,9 +16,11 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from fastgen_api.spec import Behavior, ScalingPolicy, ScalingRules
+from fastgen_cli.simulate.result import Result
 from fastgen_cli.simulate.scaler import FixedScaler
-from fastgen_cli.simulate.scenarios import MAX_REPLICAS, scenarios
-from fastgen_cli.simulate.simulation import simulate
+from fastgen_cli.simulate.scenarios import MAX_REPLICAS, Scenario, scenarios
+from fastgen_cli.simulate.simulation import own_scaler, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,17 @@ def plan(rise: Rise, standing: int) -> Callable[[float], int]:
     return lambda now: standing if now < rise.at else MAX_REPLICAS
 
 
+def unlimited() -> Behavior:
+    """Without what a HorizontalPodAutoscaler's limits of scaling up take of a wish."""
+    policy = ScalingPolicy(type="Pods", value=MAX_REPLICAS, period_seconds=1)
+    return Behavior(scale_up=ScalingRules(policies=(policy,)))
+
+
+def row(scenario: Scenario, replicas: str, result: Result) -> str:
+    share, hours = f"{result.good_ratio:.2%}", f"{result.replica_hours:.2f}"
+    return f"| {scenario.name} | {replicas} | {share} | {hours} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--share", type=float, default=1.0, help="of each scenario, from its begin")
@@ -61,11 +75,10 @@ def main() -> None:
                 replace(scenario.scoring, initial_replicas=standing),
                 FixedScaler(plan(rise, standing), interval_seconds=1.0),
             )
-            print(
-                f"| {scenario.name} | {standing} | {result.good_ratio:.2%} "
-                f"| {result.replica_hours:.2f} |",
-                flush=True,
-            )
+            print(row(scenario, str(standing), result), flush=True)
+        own = own_scaler(scenario.scoring, unlimited())
+        result = simulate(scenario.scoring, own)
+        print(row(scenario, "FastGen, all at once", result), flush=True)
 
 
 if __name__ == "__main__":

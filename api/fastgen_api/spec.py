@@ -171,10 +171,9 @@ class ScalingRules(_Spec, frozen=True):
 
 
 class ScaleDownRules(_Spec, frozen=True):
-    """HPAScalingRules of the downward direction."""
+    """HPAScalingRules of the downward direction; window None: it follows the cold start."""
 
     stabilization_window_seconds: int | None = None
-    """Default: three times the cold start, within 180 and 300 s."""
     select_policy: str = "Max"
     policies: tuple[ScalingPolicy, ...] = (
         ScalingPolicy(type="Percent", value=100, period_seconds=15),
@@ -183,8 +182,7 @@ class ScaleDownRules(_Spec, frozen=True):
 
 
 class Behavior(_Spec, frozen=True):
-    """autoscaling/v2 HorizontalPodAutoscalerBehavior: the same type and meaning, and all defaults
-    but one, the window of scaling down."""
+    """autoscaling/v2 HorizontalPodAutoscalerBehavior, but for the window of scaling down."""
 
     scale_up: ScalingRules = ScalingRules()
     scale_down: ScaleDownRules = ScaleDownRules()

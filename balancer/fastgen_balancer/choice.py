@@ -83,7 +83,7 @@ def named_by_header(roster: Roster, headers: Mapping[str, str]) -> Entry | None:
 def _named(roster: Roster, model: str | None, deployment: str) -> Entry | Unplaced:
     if deployment:
         names = [each.deployment for each in roster.members]
-        what = f"No deployment {deployment[:MOST_CHARACTERS]!r}, which {Header.MODEL} names"
+        what = f"No deployment {deployment[:MOST_CHARACTERS]!r}, which {Header.MODEL} names,"
         return _member(roster, deployment) or _unknown(what, names)
     if not model:
         message = (
@@ -101,7 +101,7 @@ def unknown_model(roster: Roster, model: str) -> Unplaced:
 
 
 def _unknown(what: str, names: Iterable[str]) -> Unplaced:
-    return Unplaced(Refusal.UNKNOWN_MODEL, f"{what}, is served here; there are {_list(names)}.")
+    return Unplaced(Refusal.UNKNOWN_MODEL, f"{what} is served here; there are {_list(names)}.")
 
 
 def _member(roster: Roster, deployment: str) -> Entry | None:

@@ -13,6 +13,11 @@ from fastgen_balancer.supply import Waiting
 from fastgen_balancer.trend import Sample
 
 
+def count_of(replicas: int) -> str:
+    """As people say it."""
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
 class Rule(StrEnum):
     """Which rule gave the number."""
 

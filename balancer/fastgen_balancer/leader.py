@@ -17,7 +17,7 @@ from fastgen_api import names
 from fastgen_api.foreign_scaler import ForeignScaler
 from fastgen_api.spec import ScalingMode
 from fastgen_balancer.autoscaler_metrics import AutoscalerMetrics
-from fastgen_balancer.decision import Recommendation
+from fastgen_balancer.decision import Recommendation, count_of
 from fastgen_balancer.deployment_access import Deployment, DeploymentAccess, UnreadableError
 from fastgen_balancer.deployment_status import (
     DISABLED,
@@ -265,7 +265,7 @@ class Autoscaler:
             return
         if status.get("lastDecision") != deployment.status.get("lastDecision"):
             held = "".join(f", {blocker}" for blocker in decision.blockers)
-            text = f"{decision.replicas} replicas, {decision.rule}{held}: {decision.message}"
+            text = f"{count_of(decision.replicas)}, {decision.rule}{held}: {decision.message}"
             await self._tell(deployment, "ScalingDecision", text)
 
     def _may_write(self) -> bool:

@@ -3,7 +3,7 @@
 from math import ceil
 
 from fastgen_balancer.capacity import ABOVE, Verdict, saturated
-from fastgen_balancer.decision import Blocker, Rule, Sight, Wish
+from fastgen_balancer.decision import Blocker, Rule, Sight, Wish, count_of
 from fastgen_balancer.planning import needed, wanted_for
 from fastgen_balancer.scaling_policy import Policy
 from fastgen_balancer.signals import Unknown
@@ -16,10 +16,10 @@ def wish_for(sight: Sight, policy: Policy) -> Wish:
     """The wish of the rule that asks for most; without a call for more, fewer or as many."""
     current = sight.replicas
     if current < policy.min_replicas:
-        text = f"{current} replicas, at least {policy.min_replicas} are wanted"
+        text = f"{count_of(current)}, at least {policy.min_replicas} are wanted"
         return Wish(policy.min_replicas, Rule.BELOW_MINIMUM, text)
     if current > policy.max_replicas:
-        text = f"{current} replicas, at most {policy.max_replicas} are allowed"
+        text = f"{count_of(current)}, at most {policy.max_replicas} are allowed"
         return Wish(policy.max_replicas, Rule.ABOVE_MAXIMUM, text)
     if current == 0:
         return _at_zero(sight)
@@ -106,7 +106,7 @@ def _queue(sight: Sight) -> Wish | None:
     if queued <= 0 or not (sight.queue_stands or queued >= max(in_flight, ready, 1)):
         return None
     share = ceil(ready * (in_flight + queued) / in_flight) if in_flight > 0 else 0
-    text = f"{queued} requests queue at the balancer, {in_flight} are with {ready} replicas"
+    text = f"{queued} requests queue at the balancer, {in_flight} are with {count_of(ready)}"
     return Wish(max(ready + 1, share), Rule.QUEUE_AT_BALANCER, text)
 
 
@@ -150,12 +150,8 @@ def _in_flight(sight: Sight, policy: Policy) -> Wish | None:
 def _planned_replicas(sight: Sight) -> str:
     """Those that are planned with: a loss as large as the last one leaves them."""
     if not sight.reserve:
-        return _replicas(sight.ready)
-    return f"{max(0, sight.ready - sight.reserve)} of {_replicas(sight.ready)}"
-
-
-def _replicas(number: int) -> str:
-    return "1 replica" if number == 1 else f"{number} replicas"
+        return count_of(sight.ready)
+    return f"{max(0, sight.ready - sight.reserve)} of {count_of(sight.ready)}"
 
 
 def _ahead(sight: Sight) -> str:
@@ -239,7 +235,7 @@ def _fewer_busy(sight: Sight, policy: Policy, running: float) -> Wish | None:
         fits += sight.reserve
         if fits < current:
             text = (
-                f"{demand.present:.2f} engine-seconds/s are asked for, {_replicas(fits)} did "
+                f"{demand.present:.2f} engine-seconds/s are asked for, {count_of(fits)} did "
                 f"{sight.carried:.2f} each while the SLO was held"
             )
             return Wish(fits, Rule.DEMAND_FITS_FEWER, text)
@@ -267,7 +263,7 @@ def _one_fewer(sight: Sight, policy: Policy, share: float) -> Wish | None:
     after = fill * sight.replicas / fewer * (1 - busy) / (1 - busier)
     if after > SPARE:
         return None
-    text = f"{_replicas(fewer)} would be {after:.0%} full with {load:.2f} engine-seconds/s each"
+    text = f"{count_of(fewer)} would be {after:.0%} full with {load:.2f} engine-seconds/s each"
     return Wish(fewer, Rule.DEMAND_FITS_FEWER, text)
 
 
@@ -276,7 +272,7 @@ def _steady(sight: Sight, policy: Policy) -> Wish:
         text = f"{sight.judgement.samples:.0f} requests are too few to judge"
         return Wish(sight.replicas, Rule.FEW_SAMPLES, text)
     load = sight.demand.total if sight.demand else 0.0
-    text = f"{load:.2f} engine-seconds/s are asked for; ready: {_replicas(sight.ready)}"
+    text = f"{load:.2f} engine-seconds/s are asked for; ready: {count_of(sight.ready)}"
     if load > sight.ready * sight.most * policy.headroom:
         text = f"{text}: more than planned for, within the tolerance of scaleUp"
         return Wish(sight.replicas, Rule.STEADY, text, (Blocker.TOLERANCE,))
@@ -290,10 +286,10 @@ def _running(sight: Sight) -> float:
 
 def _saturated(sight: Sight, policy: Policy) -> str:
     """Who is saturated, where most are not."""
-    names = sorted(r.instance for r in sight.readings if saturated(r, policy))
+    names = ", ".join(sorted(r.instance for r in sight.readings if saturated(r, policy)))
     if not names:
         return "no replica is saturated"
-    return f"only {', '.join(names)} of {_replicas(sight.ready)} has more to do than it can"
+    return f"only {names} of {count_of(sight.ready)} has more to do than it can"
 
 
 def _goodness(sight: Sight) -> str:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -154,8 +155,10 @@ def build() -> None:
 def kubectl(context: typer.Context) -> None:
     """Run kubectl on the cluster."""
     cluster = Cluster.current()
-    flags = [f"--kubeconfig={cluster.kubeconfig}", *context.args]
-    os.execv(cluster.kubectl, ["kubectl", *flags])
+    # No flag may stand before a plugin's name, and the plugins are beside this Python.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = os.environ | {"KUBECONFIG": str(cluster.kubeconfig), "PATH": path}
+    os.execve(cluster.kubectl, ["kubectl", *context.args], environment)
 
 
 @app.command(context_settings=PASS_THROUGH)

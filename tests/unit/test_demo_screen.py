@@ -132,6 +132,8 @@ def test_the_next_commands_can_be_typed_as_they_stand() -> None:
     ours = farewell.next_commands(make_cluster(False), "http://10.0.0.1", "m")
     assert len(ours) == 3
     assert "chat --url http://10.0.0.1" in ours[0][1]
-    assert "-m fastgen_devcluster kubectl describe fgd m" in ours[1][1]
+    assert ours[1][1].startswith("KUBECONFIG=/k/config ")
+    assert "fastgen explain m" in ours[1][1]
+    assert "-m fastgen_devcluster kubectl patch fgd m" in ours[2][1]
     theirs = farewell.next_commands(make_cluster(True), "http://127.0.0.1:1", "m")
-    assert all("KUBECONFIG=/k/config kubectl" in text for _, text in theirs)
+    assert all("KUBECONFIG=/k/config " in text for _, text in theirs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from fastgen_api.spec import SLO, Engine, Model, Scaling, Spec
+from fastgen_api.spec import SLO, Behavior, Engine, Model, Scaling, Spec
 from fastgen_balancer.load import INTERVAL_SECONDS
 from fastgen_balancer.pick import Refusal
 from fastgen_cli.simulate.balancing import Balancing
@@ -25,6 +25,7 @@ from fastgen_runtime.front.goodness import End, Timings
 LONGEST_TAIL_SECONDS: Final = 3600.0
 """After the last arrival; whoever has no answer then gets none."""
 DRAIN_SECONDS: Final = 120.0
+DEFAULT_BEHAVIOR: Final = Behavior()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,15 @@ def pace_of(slo: SLO) -> Pace:
     )
 
 
-def own_scaler(setup: Setup) -> OwnScaler:
+def own_scaler(setup: Setup, behavior: Behavior = DEFAULT_BEHAVIOR) -> OwnScaler:
     """FastGen's, with the defaults of a FastGenDeployment."""
     spec = Spec(
         Model("file:///model"),
         Engine(max_concurrent_requests=setup.profile.max_concurrent_requests),
         setup.slo,
-        scaling=Scaling(min_replicas=setup.min_replicas, max_replicas=setup.max_replicas),
+        scaling=Scaling(
+            min_replicas=setup.min_replicas, max_replicas=setup.max_replicas, behavior=behavior
+        ),
     )
     return OwnScaler(spec, setup.profile.cold_start_seconds)
 

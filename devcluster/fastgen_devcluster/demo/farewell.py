@@ -34,7 +34,10 @@ def next_commands(cluster: Cluster, url: str, name: str) -> list[tuple[str, str]
         chat = f"{forward} {fastgen} chat --url http://127.0.0.1:8080"
     return [
         ("talk to the model", chat),
-        ("see why it has as many replicas as it has", f"{kubectl} describe fgd {where}"),
+        (
+            "see why it has as many replicas as it has",
+            f"KUBECONFIG={cluster.kubeconfig} {fastgen} explain {where}",
+        ),
         (
             "ask for a faster first token; nothing restarts",
             f"{kubectl} patch fgd {where} --type merge --patch '{patch}'",
