@@ -1,6 +1,6 @@
 """What a reconcile sees of a FastGenDeployment's children, and simple questions about it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -72,8 +72,13 @@ def deployment_of(observed: Observed, name: str, component: Component) -> Kubern
     return observed.children.get(("Deployment", names.balancer_name(observed.balancer or name)))
 
 
-def replicas_of(deployment: KubernetesObject | None) -> Replicas:
-    """Reads how far a Deployment is; one that does not exist is nowhere."""
+def replicas_of(
+    deployment: KubernetesObject | None, pods: Sequence[KubernetesObject] = ()
+) -> Replicas:
+    """Reads how far a Deployment is; one that does not exist is nowhere.
+
+    pods: those of it that are not going away.
+    """
     if deployment is None:
         return Replicas()
     status = deployment.get("status") or {}
@@ -84,10 +89,23 @@ def replicas_of(deployment: KubernetesObject | None) -> Replicas:
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
         available=status.get("availableReplicas", 0),
-        is_current=status.get("observedGeneration", 0) >= deployment["metadata"]["generation"],
+        is_current=status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
+        or _has_changed_nothing(deployment, pods),
         deadline=_problem(conditions, "Progressing", "False"),
         failure=_problem(conditions, "ReplicaFailure", "True"),
     )
+
+
+def _has_changed_nothing(deployment: KubernetesObject, pods: Sequence[KubernetesObject]) -> bool:
+    """Whether an edit that the controller has not seen yet leaves the pods as they are.
+
+    A Deployment's generation grows with its annotations as well, as when somebody who shares the
+    balancer comes or goes.
+    """
+    template = _template_of(deployment)
+    if template is None or len(pods) != deployment["spec"].get("replicas", 1):
+        return False
+    return all(_template_of(pod) == template for pod in pods)
 
 
 def _problem(conditions: Mapping[str, Any], kind: str, status: str) -> Problem | None:

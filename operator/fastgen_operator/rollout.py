@@ -88,7 +88,7 @@ def rollout_state(
     pods = live_pods_of(observed, component)
     latest = latest_of(deployment, pods)
     return RolloutState(
-        replicas=replicas_of(deployment),
+        replicas=replicas_of(deployment, pods),
         latest=latest,
         earlier=tuple(pod for pod in pods if pod not in latest),
         leaving=leaving_pods_of(observed, component, now),

@@ -7,6 +7,7 @@ import pytest
 from observed_objects import NOW, container, pod
 from rollout_model import GPU, NO_GPU, pod_spec
 
+from fastgen_api.names import Component
 from fastgen_api.spec import Rollout, RolloutStrategy
 from fastgen_operator.fingerprint import TEMPLATE_ANNOTATION
 from fastgen_operator.observed import Observed, Problem
@@ -236,8 +237,31 @@ def test_a_detour_holds_until_the_new_replicas_serve() -> None:
     assert "no GPU" in blocked(loading).message
     ready = made_from("new", pod(ready=True))
     assert decided(AUTO, ready, annotations=on_detour()) == RolloutDecision()
-    unseen = decided(AUTO, ready, annotations=on_detour(), observedGeneration=0)
+    unseen = decided(AUTO, serving(), annotations=on_detour(), observedGeneration=0)
     assert unseen.detour, "an edit has just been made"
+
+
+@pytest.mark.parametrize(
+    ("pods", "is_complete"),
+    [
+        ((made_from("new", pod(ready=True)),), True),
+        ((serving(),), False),
+        ((made_from("new", pod(ready=True)), serving()), False),
+        ((), False),
+    ],
+    ids=["a note on the Deployment", "another template", "both", "another number"],
+)
+def test_an_edit_that_is_not_seen_yet_undoes_a_rollout_only_where_pods_change(
+    pods: Any, is_complete: bool
+) -> None:
+    deployment = {
+        "metadata": {"generation": 2, "annotations": {TEMPLATE_ANNOTATION: "new"}},
+        "spec": {"replicas": 1, "template": {"spec": pod_spec()}},
+        "status": {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1,
+                   "availableReplicas": 1, "updatedReplicas": 1},
+    }  # fmt: skip
+    state = rollout_state(deployment, Observed({}, pods), Component.REPLICA, NOW)
+    assert state.replicas.complete == is_complete
 
 
 def test_a_detour_ends_with_another_strategy() -> None:
