@@ -181,6 +181,8 @@ METRICS: Final = {
     "Timeout": ("See that Prometheus runs and that balancer pods may reach it.", None),
 }
 """What to do when the autoscaler sees no metrics, with a patch of the spec, by its reason."""
+OF_REPLICAS: Final = frozenset({"NoSeries", "LabelMismatch", "StaleMetrics", "PartialMetrics"})
+"""Those that say nothing of Prometheus while no replica runs that it could scrape."""
 
 
 def advice(facts: Facts, spec: Spec | None, states: tuple[PodState, ...]) -> tuple[Advice, ...]:
@@ -277,6 +279,12 @@ def _metrics(facts: Facts, spec: Spec) -> Iterator[Advice]:
     # One replica at most and none fewer: the metrics would change nothing.
     if spec.scaling.min_replicas >= spec.scaling.max_replicas:
         return
+    if active["reason"] in OF_REPLICAS and not is_ready(facts) and not _has_replica(facts):
+        return
     if active["reason"] in METRICS:
         text, patch = METRICS[active["reason"]]
         yield Advice(text, _patch(facts, patch) if patch else "")
+
+
+def _has_replica(facts: Facts) -> bool:
+    return int(facts.status.get("readyReplicas", 0)) > 0
