@@ -49,10 +49,14 @@ BY_REASON: Final = {
         "spec.model.tokenSecretRef.",
         "create secret generic NAME --from-literal=token=TOKEN",
     ),
-    Failure.DOWNLOAD_FAILED: (
-        "See whether pods of this namespace reach the model's server; the download goes on by "
-        "itself once they do.",
-        LOGS,
+    **dict.fromkeys(
+        (Failure.DOWNLOAD_FAILED, "DownloadRetrying"),
+        (
+            "See whether pods of this namespace reach the model's server, by a proxy or from a "
+            "mirror (the chart's values hub.environment and hub.endpoint); the download goes on "
+            "by itself once they do.",
+            LOGS,
+        ),
     ),
     Failure.CHECKSUM_MISMATCH: (
         "The server sends other bytes than it announces: look at proxies and mirrors on the way.",
