@@ -148,6 +148,9 @@ class Dispatcher:
             self._queue.remove(held)
             self._held_bytes -= held.request.body_bytes
             self._note_length()
+        deadline = held.request.deadline
+        if deadline is not None and self._clock() >= deadline:
+            return Refusal.EXPIRED
         return self._reason()
 
     def pump(self) -> None:

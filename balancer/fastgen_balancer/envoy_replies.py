@@ -65,7 +65,7 @@ def local_replies() -> Config:
                 "send `chunked`, or a content-length.",
                 "transfer_encoding_unknown",
             ),
-            _mapper([_status("GE", 500), *others], *failed),
+            _mapper([_status("GE", 500), *others, _NOT_OURS], *failed),
             _mapper(
                 [_status("GE", 400), *others, _NOT_OURS],
                 "This is not a request that this server takes; see the HTTP status.",

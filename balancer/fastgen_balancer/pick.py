@@ -70,6 +70,8 @@ class Refusal(StrEnum):
     FULL = "full"
     DEADLINE = "deadline"
     """It would wait for longer than its client does."""
+    EXPIRED = "expired"
+    """It has waited for as long as its client does."""
     TOO_LARGE = "too_large"
     """Said before any picking, as the next."""
     MALFORMED = "malformed"

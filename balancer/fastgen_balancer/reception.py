@@ -147,7 +147,7 @@ class Reception:
         seconds = None
         if refusal in (Refusal.QUARANTINED, Refusal.UNDECIDED) and exchange.keys is not None:
             seconds = math.ceil(self._quarantine.seconds_left(exchange.keys.whole))
-        elif refusal in (Refusal.FULL, Refusal.DEADLINE):
+        elif refusal in (Refusal.FULL, Refusal.DEADLINE, Refusal.EXPIRED):
             seconds = self._dispatcher.retry_after_seconds()
         response = immediate_response(
             refusal, is_grpc=exchange.is_grpc, retry_after_seconds=seconds

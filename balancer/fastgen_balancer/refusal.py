@@ -44,6 +44,15 @@ ANSWERS: Final = {
         "deadline_too_short",
         2,
     ),
+    # As a replica says it of the requests that it has.
+    Refusal.EXPIRED: Answer(
+        504,
+        grpc.StatusCode.DEADLINE_EXCEEDED.value[0],
+        "The request's time limit ended while it waited for a replica with room for it.",
+        "timeout_error",
+        "deadline_exceeded",
+        2,
+    ),
     Refusal.NO_ENDPOINTS: Answer(
         503,
         grpc.StatusCode.UNAVAILABLE.value[0],

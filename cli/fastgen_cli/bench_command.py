@@ -8,6 +8,7 @@ from rich.console import Console
 
 from fastgen_cli.bench.api import Api
 from fastgen_cli.errors import UserError
+from fastgen_cli.url import DEFAULT
 
 STOPPED = 130
 """Exit code after Ctrl-C."""
@@ -131,7 +132,7 @@ Html = Annotated[
 
 
 def bench(
-    url: Url = "http://127.0.0.1:8000",
+    url: Url = DEFAULT,
     grpc: Grpc = None,
     tls: Tls = False,
     ca_file: CaFile = None,

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from fastgen_api import names
-from fastgen_api.spec import Spec, parse
+from fastgen_api.spec import KubernetesObject, Spec, parse
 from fastgen_cli.explain_advice import Advice, advice
 from fastgen_cli.explain_facts import Facts, balancer_of, event_time
 from fastgen_cli.explain_pods import PodState, pod_states, seconds_since
@@ -95,6 +95,7 @@ def _events(
         each
         for each in facts.events
         if _is_ours(each["involvedObject"], name, balancer, claims)
+        and _is_of_now(each, facts)
         and each["involvedObject"].get("name") not in over
         and each.get("message") not in told
     ]
@@ -117,3 +118,22 @@ def _is_ours(about: dict[str, str], name: str, balancer: str, claims: set[str]) 
         return about.get("kind") == names.KIND
     part = PART.format(re.escape(name), re.escape(balancer))
     return found in claims or re.fullmatch(part, found) is not None
+
+
+def _is_of_now(event: KubernetesObject, facts: Facts) -> bool:
+    """Whether an event is not about an earlier object of the same name, deleted since.
+
+    A part that is not there any more is told by time: none is older than its FastGenDeployment.
+    """
+    about = event["involvedObject"]
+    objects = {
+        (names.KIND, facts.name): facts.resource,
+        **{("Pod", each["metadata"]["name"]): each for each in facts.pods},
+        **{("PersistentVolumeClaim", each["metadata"]["name"]): each for each in facts.claims},
+    }
+    found = objects.get((about.get("kind", ""), about.get("name", "")))
+    if found is not None:
+        uids = (about.get("uid"), found["metadata"].get("uid"))
+        return None in uids or uids[0] == uids[1]
+    told, made = (each["metadata"].get("creationTimestamp") for each in (event, facts.resource))
+    return not told or not made or datetime.fromisoformat(told) >= datetime.fromisoformat(made)

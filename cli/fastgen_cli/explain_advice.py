@@ -49,10 +49,14 @@ BY_REASON: Final = {
         "spec.model.tokenSecretRef.",
         "create secret generic NAME --from-literal=token=TOKEN",
     ),
-    Failure.DOWNLOAD_FAILED: (
-        "See whether pods of this namespace reach the model's server; the download goes on by "
-        "itself once they do.",
-        LOGS,
+    **dict.fromkeys(
+        (Failure.DOWNLOAD_FAILED, "DownloadRetrying"),
+        (
+            "See whether pods of this namespace reach the model's server, by a proxy or from a "
+            "mirror (the chart's values hub.environment and hub.endpoint); the download goes on "
+            "by itself once they do.",
+            LOGS,
+        ),
     ),
     Failure.CHECKSUM_MISMATCH: (
         "The server sends other bytes than it announces: look at proxies and mirrors on the way.",
@@ -181,6 +185,8 @@ METRICS: Final = {
     "Timeout": ("See that Prometheus runs and that balancer pods may reach it.", None),
 }
 """What to do when the autoscaler sees no metrics, with a patch of the spec, by its reason."""
+OF_REPLICAS: Final = frozenset({"NoSeries", "LabelMismatch", "StaleMetrics", "PartialMetrics"})
+"""Those that say nothing of Prometheus while no replica runs that it could scrape."""
 
 
 def advice(facts: Facts, spec: Spec | None, states: tuple[PodState, ...]) -> tuple[Advice, ...]:
@@ -277,6 +283,12 @@ def _metrics(facts: Facts, spec: Spec) -> Iterator[Advice]:
     # One replica at most and none fewer: the metrics would change nothing.
     if spec.scaling.min_replicas >= spec.scaling.max_replicas:
         return
+    if active["reason"] in OF_REPLICAS and not is_ready(facts) and not _has_replica(facts):
+        return
     if active["reason"] in METRICS:
         text, patch = METRICS[active["reason"]]
         yield Advice(text, _patch(facts, patch) if patch else "")
+
+
+def _has_replica(facts: Facts) -> bool:
+    return int(facts.status.get("readyReplicas", 0)) > 0

@@ -14,6 +14,7 @@ from fastgen_cli import serve as serving
 from fastgen_cli.errors import UserError, needs
 from fastgen_cli.plan import Options
 from fastgen_cli.source import find_source
+from fastgen_cli.url import DEFAULT
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -106,7 +107,7 @@ def _words(given: Mapping[str, object]) -> tuple[str, ...]:
 
 @app.command()
 def chat(
-    url: arguments.Url = "http://127.0.0.1:8000",
+    url: arguments.Url = DEFAULT,
     model: arguments.ChatModel = None,
     message: arguments.MessageText = None,
     system: arguments.SystemMessage = None,

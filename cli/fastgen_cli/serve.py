@@ -1,6 +1,7 @@
 """Runs replicas, and in front of several of them the balancer, until told to stop."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fastgen_cli import plan
 from fastgen_cli.children import POLL_SECONDS, Child, Children, find_program
 from fastgen_cli.errors import UserError, missing_module, needs
 from fastgen_cli.plan import BalancerPorts, Options, Replica
+from fastgen_cli.url import DEFAULT
 
 BOOTSTRAP_SECONDS: Final = 60
 BALANCER_SECONDS: Final = 30
@@ -177,14 +179,16 @@ def _announce(options: Options, console: Console) -> None:
     grpc = f"{host}:{options.grpc_port if options.replicas == 1 else options.port}"
     question = '{"role": "user", "content": "What is the capital of France?"}'
     body = f'{{"model": "{options.source.name}", "messages": [{question}], "stream": true}}'
-    chat = f"{escape(plan.own_command(sys.argv[0]))} chat"
-    if options.port != 8000:
-        chat += f" --url {url}"
+    chat = f"{plan.own_command(sys.argv[0])} chat"
+    if url != DEFAULT:
+        chat += f" --url {shlex.quote(url)}"
+    curl = f"curl -N {shlex.quote(f'{url}/v1/chat/completions')}"
+    # The brackets of an IPv6 address are markup, too.
     console.print(
-        f"\n[bold]{options.source.name}[/bold] is served at [bold]{url}/v1[/bold]"
-        f" (gRPC at {grpc})\n\n"
-        f"  {chat}\n"
-        f"  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n\n"
+        f"\n[bold]{options.source.name}[/bold] is served at [bold]{escape(f'{url}/v1')}[/bold]"
+        f" (gRPC at {escape(grpc)})\n\n"
+        f"  {escape(chat)}\n"
+        f"  {escape(curl)} -H 'content-type: application/json' -d '{body}'\n\n"
         "Ctrl-C ends it.",
         soft_wrap=True,
         highlight=False,

@@ -3,6 +3,8 @@
 from typing import Final
 from urllib.parse import urlsplit
 
+DEFAULT: Final = "http://127.0.0.1:8000"
+"""Where `fastgen serve` listens, and `fastgen chat` and `bench` look, unless they are told."""
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 

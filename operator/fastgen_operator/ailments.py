@@ -41,6 +41,7 @@ AILMENTS: Final = STARTUP_FAILURES | {
     "FailedCreate",
     "ClaimNotFound",
     "ClaimPending",
+    "DownloadRetrying",
 }
 """Reasons for which somebody may have to do something."""
 

@@ -9,6 +9,7 @@ from fastgen_operator.ailments import first_ailment
 from fastgen_operator.delivery import claim_name, foreign_claim_name
 from fastgen_operator.delivery_seen import Seen, condition, phase_of
 from fastgen_operator.delivery_words import (
+    RETRYING_REMEDY,
     claim_not_found,
     claim_taken,
     failed_for_good,
@@ -16,8 +17,11 @@ from fastgen_operator.delivery_words import (
 )
 from fastgen_operator.observed import UNSCHEDULABLE, Problem, unscheduled
 from fastgen_operator.owner import Owner
+from fastgen_operator.remedies import sentences
 
 DOWNLOADING: Final = "Downloading"
+RETRYING: Final = "DownloadRetrying"
+"""Nothing comes for now: somebody may have to do something, or it passes."""
 CLAIM_NOT_FOUND: Final = "ClaimNotFound"
 CLAIM_PENDING: Final = "ClaimPending"
 BY_ANOTHER_POD: Final = "PersistentVolumeClaim with ReadWriteOncePod"
@@ -41,13 +45,27 @@ def why_waiting(owner: Owner, spec: Spec, seen: Seen, share: str) -> Problem:
         case "Pending":
             return _why_pending(owner, spec, seen, seen.pod)
         case "Failed":
-            own = seen.own_words
-            ended = own.message.rstrip(".") if own else "the last attempt ended early"
-            return Problem(DOWNLOADING, f"{share}: {ended}; it is tried again")
+            return _why_again(seen.own_words, share)
     told = seen.report.get(DeliveryField.MESSAGE)
-    if seen.state == DeliveryState.DOWNLOADING and told:
-        return Problem(DOWNLOADING, f"{share}: {told}")
-    return Problem(DOWNLOADING, share)
+    if seen.state != DeliveryState.DOWNLOADING or not told:
+        return Problem(DOWNLOADING, share)
+    if seen.report.get(DeliveryField.REASON):
+        return Problem(RETRYING, sentences(f"{share}: {told}", RETRYING_REMEDY))
+    return Problem(DOWNLOADING, f"{share}: {told}")
+
+
+def _why_again(own: Problem | None, share: str) -> Problem:
+    """Why the last attempt ended, of which Kubernetes makes another."""
+    if own is None:
+        return Problem(RETRYING, f"{share}: the last attempt ended early; it is tried again")
+    words = f"{share}: {own.message.rstrip('.')}; it is tried again"
+    match own.reason:
+        case StartupFailure.DOWNLOAD_FAILED:
+            return Problem(RETRYING, sentences(words, RETRYING_REMEDY))
+        case StartupFailure.CACHE_FULL:
+            return Problem(own.reason, words)
+    # No retry mends the others: the Job is about to fail, and is told of with what to do.
+    return Problem(DOWNLOADING, words)
 
 
 def _why_pending(owner: Owner, spec: Spec, seen: Seen, pod: KubernetesObject) -> Problem:

@@ -5,6 +5,10 @@ from typing import Any, Final
 from fastgen_api.delivery import ModelPhase
 from fastgen_api.spec import KubernetesObject
 
+RETRYING_REMEDY: Final = (
+    "It goes on by itself once pods of this namespace reach that server; the chart's "
+    "hub.environment names a proxy, its hub.endpoint a mirror of the hub"
+)
 STEP_PERCENT: Final = 5
 """A share is told anew when it has moved by this much: a status is no progress bar."""
 

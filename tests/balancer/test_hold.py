@@ -67,7 +67,8 @@ async def test_the_wait_for_a_replica_ends(tmp_path: Path, http: httpx2.AsyncCli
     async with at_zero(tmp_path, Settings(hold_seconds=3)) as (balancer, member):
         whole = asyncio.create_task(complete(http, balancer, "", 1))
         short = await complete(http, balancer, "", 1, headers={"x-request-timeout": "1"})
-        assert short.status_code == 503
+        assert short.status_code == 504
+        assert short.json()["error"]["code"] == "deadline_exceeded"
         assert short.elapsed.total_seconds() < 2.5
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await generate(balancer, "", 1)

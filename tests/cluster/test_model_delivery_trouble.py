@@ -41,7 +41,7 @@ def test_throttling_and_a_stall_are_told_and_outlived(
     hub.faults[WEIGHTS[0]].append(STALLED)
     create(operator, "slow", {"cache": LOCAL})
     told = wait_for_message(operator, "slow", "throttled by", seconds=120)
-    assert told["reason"] == "Downloading"
+    assert told["reason"] == "DownloadRetrying"
     assert model_of(operator, "slow")["phase"] == "Downloading"
     # It stands still until the silent connection is given up.
     wait_for_message(operator, "slow", "7.5 of 10.0 MB", seconds=120)

@@ -58,6 +58,30 @@ async def test_who_would_wait_too_long_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("deadline", "has_endpoint", "why"),
+    [
+        (None, True, Refusal.FULL),
+        (31.0, True, Refusal.FULL),
+        (30.0, True, Refusal.EXPIRED),
+        (None, False, Refusal.NO_ENDPOINTS),
+        (31.0, False, Refusal.NO_ENDPOINTS),
+        (30.0, False, Refusal.EXPIRED),
+    ],
+)
+async def test_who_leaves_the_queue_hears_whose_patience_ended(
+    deadline: float | None, has_endpoint: bool, why: Refusal
+) -> None:
+    clock = Clock()
+    dispatcher = full(clock)
+    held = dispatcher.offer("r", WORK if deadline is None else until(clock.now + deadline))
+    assert isinstance(held, Held)
+    clock.now += 30.0
+    if not has_endpoint:
+        dispatcher._fleet.set_endpoints([])
+    assert dispatcher.withdraw(held) is why
+
+
+@pytest.mark.parametrize(
     ("placed", "now", "seconds", "is_held"),
     [
         ((), 1.2, 600.0, True),
@@ -199,7 +223,7 @@ async def test_the_first_replica_is_waited_for() -> None:
     clock.now += 10 * EMPTY_GRACE_SECONDS
     dispatcher.pump()
     assert not first.placed.done(), "its own patience counts"
-    assert dispatcher.withdraw(second) is Refusal.NO_ENDPOINTS
+    assert dispatcher.withdraw(second) is Refusal.EXPIRED
     fleet.set_endpoints([endpoint("a")])
     dispatcher.pump()
     placed = first.placed.result()

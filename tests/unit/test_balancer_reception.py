@@ -146,7 +146,7 @@ async def test_patience_is_the_clients_or_ours(
     desk.clock.now += passed
     assert desk.reception.patience(exchange, held) == seconds
     if seconds == 0:
-        assert await desk.reception.wait(exchange, held, seconds) is Refusal.FULL
+        assert await desk.reception.wait(exchange, held, seconds) is Refusal.EXPIRED
         assert desk.dispatcher.queued == 0
 
 

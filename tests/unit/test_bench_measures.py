@@ -11,6 +11,7 @@ from fastgen_cli.bench.effective import effective_throughput, moving_averages, s
 from fastgen_cli.bench.measures import measure
 from fastgen_cli.bench.plots import as_svg, draw
 from fastgen_cli.bench.record import Failure, Record
+from fastgen_cli.bench.report import LoadFacts, Report, remarks
 
 SECONDS = st.floats(0, 1e3)
 STRICT = SLO(
@@ -156,3 +157,20 @@ def test_engines_side_by_side_have_a_line_each_in_one_colour() -> None:
     assert all(each == colours[0] for each in colours)
     assert len(set(colours[0])) == 2
     as_svg(figure)
+
+
+@pytest.mark.parametrize(
+    ("answers", "named"),
+    [((0,), ""), ((99,), "load 0"), ((100,), ""), ((20, 100, 36), "load 0, load 2")],
+)
+def test_a_tail_of_too_few_answers_is_told_in_one_line(
+    answers: tuple[int, ...], named: str
+) -> None:
+    points = [
+        measure(f"load {place}", [record(0.5, [0.1])] * count, None)
+        for place, count in enumerate(answers)
+    ]
+    facts = LoadFacts("512", "64", None, 1, True, None, "texts", True)
+    report = Report("s", "t", "http://e", "HTTP", "m", facts, None, True, points)
+    told = [f"{named}: fewer than 100 answers"] if named else []
+    assert [remark[: len(told[0])] for remark in remarks(report)] == told

@@ -121,6 +121,35 @@ def test_events_of_parts_that_are_gone_are_told_and_those_of_others_are_not() ->
     assert {each.about for each in found} == set(ours)
 
 
+BEFORE = {"metadata": {"uid": "e", "creationTimestamp": "2025-01-02T01:59:59Z"}}
+"""Of an event from before the FastGenDeployment was made."""
+
+
+@pytest.mark.parametrize(
+    ("about", "uid", "more", "is_told"),
+    [
+        ((names.KIND, "chat"), "now", {}, True),
+        ((names.KIND, "chat"), "now", BEFORE, True),
+        ((names.KIND, "chat"), "earlier", {}, False),
+        ((names.KIND, "chat"), None, {}, True),
+        (("PersistentVolumeClaim", "chat-model"), "kept", BEFORE, True),
+        (("PersistentVolumeClaim", "chat-model"), "earlier", {}, False),
+        (("Job", "chat-model-1a2b3c4d"), "gone", {}, True),
+        (("Job", "chat-model-1a2b3c4d"), "gone", BEFORE, False),
+    ],
+)
+def test_events_of_an_earlier_object_of_the_same_name_are_not_told(
+    about: tuple[str, str], uid: str | None, more: dict[str, Any], is_told: bool
+) -> None:
+    found = resource()
+    found["metadata"]["uid"] = "now"
+    claim = {"metadata": {"name": "chat-model", "uid": "kept"}}
+    one = event("words", about, **more)
+    one["involvedObject"] |= {} if uid is None else {"uid": uid}
+    explanation = explain(facts(found, claims=(claim,), events=(one,)), NOW)
+    assert bool(explanation.events) is is_told
+
+
 def test_events_of_a_shared_balancers_parts_are_told() -> None:
     ours, others = "models-balancer-6b8f9c7d5-x2v9q", "chat-balancer-6b8f9c7d5-x2v9q"
     events = tuple(event(name, ("Pod", name)) for name in (ours, others))

@@ -105,3 +105,18 @@ def test_only_replicas_that_run_are_said_to_load_the_model() -> None:
     found = resource(conditions={"Ready": UNREADY}, model={"phase": "Loading"})
     assert "The model is being loaded by 1 replica." in why(found, pods=(starting,))
     assert "being loaded" not in why(found, pods=(pod(phase="Pending"),))
+
+
+def test_a_model_s_server_that_is_away_is_told_with_the_way_out() -> None:
+    words = "looking the model up: hub cannot be reached: again in 9 s"
+    retrying = ("False", "DownloadRetrying", words)
+    found = resource(
+        conditions={"Ready": retrying, "ModelReady": retrying}, model={"phase": "Downloading"}
+    )
+    running = {"phase": "Running", "containerStatuses": [container(state={"running": {}})]}
+    pods = (pod("chat-model-1", "download", **running),)
+    explanation = explain(facts(found, pods=pods), NOW)
+    assert explanation.summary == f"not ready: {words}"
+    (advice,) = explanation.advice
+    assert "hub.environment and hub.endpoint" in advice.text
+    assert advice.command.startswith("kubectl -n models logs chat-model-1 ")

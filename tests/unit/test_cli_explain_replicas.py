@@ -150,6 +150,31 @@ def test_what_keeps_the_autoscaler_from_writing_is_told(
     assert not [sentence for sentence in sentences if sentence not in text], text
 
 
+@pytest.mark.parametrize(
+    ("reason", "ready_replicas", "ready", "is_advised"),
+    [
+        ("NoSeries", 0, False, False),
+        ("LabelMismatch", 0, False, False),
+        ("NoSeries", 1, False, True),
+        ("NoSeries", 0, True, True),
+        ("Unreachable", 0, False, True),
+        ("NotConfigured", 0, False, True),
+    ],
+)
+def test_the_first_cause_is_advised_on_and_not_what_follows_from_it(
+    reason: str, ready_replicas: int, ready: bool, is_advised: bool
+) -> None:
+    missing = ("False", "ModelNotFound", "the hub has no such model")
+    conditions = {"ScalingActive": ("False", reason, "no series")}
+    if not ready:
+        conditions |= {"Ready": missing, "ModelReady": missing}
+    found = resource(AUTO, conditions, readyReplicas=ready_replicas)
+    texts = [each.text for each in explain(facts(found), NOW).advice]
+    assert [text for text in texts if "Prometheus" in text] == texts[-1:] * is_advised
+    if not ready:
+        assert "spec.model.source" in texts[0]
+
+
 def test_the_slo_is_told_target_by_target() -> None:
     slo = {"goodPercent": "91.2", "ttftGoodPercent": "91.2", "gapGoodPercent": "100.0",
            "requests": 340}  # fmt: skip

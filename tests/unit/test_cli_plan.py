@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -155,3 +156,23 @@ def test_serve_prints_the_next_step_as_it_was_called(monkeypatch: pytest.MonkeyP
     output = StringIO()
     serve._announce(OPTIONS, Console(file=output, width=200))
     assert "  './[v]/bin/fastgen' chat\n" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "chat"),
+    [
+        ("127.0.0.1", 8000, "fastgen chat"),
+        ("0.0.0.0", 8000, "fastgen chat"),
+        ("127.0.0.1", 8001, "fastgen chat --url http://127.0.0.1:8001"),
+        ("10.1.2.3", 8000, "fastgen chat --url http://10.1.2.3:8000"),
+        ("localhost", 8000, "fastgen chat --url http://localhost:8000"),
+        ("fd00::1", 8000, "fastgen chat --url 'http://[fd00::1]:8000'"),
+    ],
+)
+def test_the_next_step_reaches_where_it_listens(
+    monkeypatch: pytest.MonkeyPatch, host: str, port: int, chat: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/main.py"])
+    output = StringIO()
+    serve._announce(replace(OPTIONS, host=host, port=port), Console(file=output, width=200))
+    assert f"  {chat}\n  curl -N " in output.getvalue()

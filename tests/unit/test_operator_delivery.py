@@ -66,8 +66,7 @@ def test_a_download_begins_with_a_job() -> None:
         (downloading(3.2), 20, "3.2 of 16.0 GB"),
         (downloading(0), 0, "0.0 of 16.0 GB"),
         (downloading(16), 99, "15.8 of 16.0 GB"),
-        (downloading(3.2, reason="DownloadFailed", message="the hub throttles, waits 30 s"), 20,
-         "3.2 of 16.0 GB: the hub throttles, waits 30 s"),
+        (downloading(3.2, message="checking a.gguf"), 20, "3.2 of 16.0 GB: checking a.gguf"),
         (downloading(0.01, 0.02), 50, "10.0 of 20.0 MB"),
     ],
 )  # fmt: skip

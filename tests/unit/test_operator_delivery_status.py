@@ -92,6 +92,19 @@ def test_what_failed_for_good_is_stalled_and_told_once() -> None:
     assert notices_of(found, status(*FAILED, SERVING, previous=found), created=False) == ()
 
 
+def test_a_server_that_is_away_is_warned_of_and_nothing_is_stalled() -> None:
+    before = on_its_way(3.2)
+    away = downloading(3.2, reason="DownloadFailed", message="hub cannot be reached: again in 9 s")
+    found = status(job(), claim(), away, pods=(pod(),), previous=before)
+    assert conditions(found)["ModelReady"] == ("False", "DownloadRetrying")
+    assert conditions(found)["Reconciling"] == ("True", "DownloadRetrying")
+    assert conditions(found)["Stalled"] == ("False", "NotStalled")
+    (notice,) = notices_of(before, found, created=False)
+    assert (notice.type, notice.reason) == ("Warning", "DownloadRetrying")
+    assert "hub cannot be reached" in notice.message
+    assert notices_of(found, on_its_way(3.2, previous=found), created=False) == ()
+
+
 def test_a_model_that_is_there_is_ready_when_replicas_serve_it() -> None:
     there = (job(ended=1), delivered(), claim())
     loading = deployment("chat-replica", 2, readyReplicas=0, availableReplicas=0)

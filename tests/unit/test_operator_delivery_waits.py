@@ -7,7 +7,6 @@ import pytest
 from observed_downloads import (
     CACHE,
     CACHED,
-    GIGABYTE,
     SETTINGS,
     at,
     claim,
@@ -60,12 +59,34 @@ def test_a_download_that_failed_says_why_and_what_to_do(
     assert f"Job {JOB} is deleted" in found.message
 
 
-def test_an_attempt_that_failed_and_is_tried_again_is_no_failure() -> None:
-    failed = report(state="Failed", reason="DownloadFailed", message="the hub is away.",
-                    sizeBytes=16 * GIGABYTE, downloadedBytes=8 * GIGABYTE)  # fmt: skip
-    found = read(CACHED, seen(*TRYING, failed, pods=(pod("Failed"),)))
-    assert (found.phase, found.reason) == (ModelPhase.DOWNLOADING, "Downloading")
-    assert found.message == "8.0 of 16.0 GB: the hub is away; it is tried again"
+AWAY = "hub cannot be reached"
+WAY_OUT = "the chart's hub.environment names a proxy"
+
+
+@pytest.mark.parametrize(
+    ("told", "latest", "reason", "words"),
+    [
+        (downloading(8, reason="DownloadFailed", message=f"{AWAY}: again in 4 s"), pod(),
+         "DownloadRetrying", (f"8.0 of 16.0 GB: {AWAY}: again in 4 s. It goes on", WAY_OUT)),
+        (report(state="Downloading", reason="DownloadFailed", message=AWAY), pod(),
+         "DownloadRetrying", (f"looking the model up: {AWAY}. It goes on", WAY_OUT)),
+        (report(state="Failed", reason="DownloadFailed", message=AWAY), pod("Failed"),
+         "DownloadRetrying", (f"{AWAY}; it is tried again. It goes on", WAY_OUT)),
+        (report(state="Failed", reason="CacheFull", message="9 GB are missing."), pod("Failed"),
+         "CacheFull", ("9 GB are missing; it is tried again",)),
+        (report(state="Failed", reason="AccessDenied", message="wants a token"), pod("Failed"),
+         "Downloading", ("looking the model up: wants a token",)),
+        (downloading(8), pod("Failed"),
+         "DownloadRetrying", ("8.0 of 16.0 GB: the last attempt ended early; it is tried again",)),
+    ],
+    ids=["waits", "lookup", "attempt", "no room", "for good", "killed"],
+)  # fmt: skip
+def test_a_download_that_is_tried_again_is_no_failure_and_says_why(
+    told: Any, latest: Any, reason: str, words: tuple[str, ...]
+) -> None:
+    found = read(CACHED, seen(*TRYING, told, pods=(latest,)))
+    assert (found.phase, found.reason) == (ModelPhase.DOWNLOADING, reason)
+    assert not [each for each in words if each not in found.message], found.message
 
 
 OTHER_TOKEN = with_model(CACHED, token_secret_ref=SecretKeyRef("other", "token"))

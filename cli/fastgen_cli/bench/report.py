@@ -17,6 +17,8 @@ SHOWN_RATES: Final = ("2", "4", "6")
 """SLAs of the effective throughput that the screen shows: those of FastGen's paper."""
 LATE_SECONDS: Final = 0.05
 EXACT_PERCENT: Final = 99.0
+LEAST_FOR_P99: Final = 100
+"""With fewer values the nearest rank of P99 is the last."""
 
 
 class LoadFacts(msgspec.Struct, frozen=True):
@@ -135,7 +137,17 @@ def remarks(report: Report) -> list[str]:
                 )
         if not point.is_complete:
             out.append(f"{point.name}: stopped; requests under way then are not in the figures.")
-    return out
+    return [*out, *_scarce(report.points)]
+
+
+def _scarce(points: Sequence[Point]) -> list[str]:
+    few = [point.name for point in points if 0 < point.succeeded < LEAST_FOR_P99]
+    if not few:
+        return []
+    return [
+        f"{', '.join(few)}: fewer than {LEAST_FOR_P99} answers, so P99 of a request's times is the "
+        f"slowest one's; it takes {LEAST_FOR_P99} of each load (--requests, --seconds)."
+    ]
 
 
 def write_json(report: Report, path: Path) -> None:
