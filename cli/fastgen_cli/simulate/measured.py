@@ -6,6 +6,7 @@ shapes, is too high, since none of their parts may be negative. One fit over all
 is right on the mean of every shape that there was.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
@@ -30,6 +31,11 @@ requests in steps: each has one of them in each step, while its prompt is not cu
 STIFFNESS: Final = 1e-6
 """So that steps which are all alike have a solution, too."""
 
+WARM_UP_STEPS: Final = 2
+"""First steps of a process, which touch memory for the first time: the first takes some times as
+long as one like it later, and squares of errors make one such step count as much as dozens. The
+engine's latency model leaves out as many."""
+
 Series = Mapping[str, Any]
 """One series of Prometheus' answer to a range query: `metric` and `values`."""
 Row = tuple[float, ...]
@@ -46,7 +52,7 @@ def measured_cost(answers: Iterable[Iterable[Series]]) -> StepCost:
     Attention is part of what tokens cost: no counter tells how many tokens others attended to.
     Raises UserError where there were too few steps to tell anything.
     """
-    rows = _increases(answers)
+    rows = [grown for _, grown in _increases(answers)]
     if len(rows) <= len(COUNTERS):
         raise UserError(
             f"Prometheus has no {COUNTERS[1]} of a replica that made steps in that time: does it "
@@ -60,21 +66,38 @@ def measured_cost(answers: Iterable[Iterable[Series]]) -> StepCost:
     return StepCost(base, token, 0.0, request, CAUTION)
 
 
-def _increases(answers: Iterable[Iterable[Series]]) -> list[Row]:
-    """By how much all counters of a replica grew from one sample to the next one, where it made
-    steps meanwhile."""
+def crowding(answers: Iterable[Iterable[Series]], cost: StepCost) -> dict[int, float]:
+    """How much longer than by `cost` steps took while so many replicas computed at the same time.
+
+    Replicas that share a machine share its memory and its cores, which no simulated replica does.
+    """
+    increases = _increases(answers)
+    computing = Counter(at for at, _ in increases)
+    seconds: dict[int, float] = defaultdict(float)
+    predicted: dict[int, float] = defaultdict(float)
+    for at, (took, steps, tokens, requests) in increases:
+        count = computing[at]
+        seconds[count] += took
+        predicted[count] += (
+            cost.base * steps + cost.per_token * tokens + cost.per_request * requests
+        )
+    return {count: seconds[count] / predicted[count] for count in sorted(seconds)}
+
+
+def _increases(answers: Iterable[Iterable[Series]]) -> list[tuple[float, Row]]:
+    """By how much all counters of a replica grew until a sample, where it made steps meanwhile."""
     samples: dict[str, dict[float, list[float]]] = {}
     for answer in answers:
         for series in answer:
             told = samples.setdefault(str(series["metric"].get("instance")), {})
             for at, value in series["values"]:
                 told.setdefault(float(at), []).append(float(value))
-    rows: list[Row] = []
+    rows: list[tuple[float, Row]] = []
     for told in samples.values():
-        whole = [values for _, values in sorted(told.items()) if len(values) == len(COUNTERS)]
-        for before, after in pairwise(whole):
+        whole = [one for one in sorted(told.items()) if len(one[1]) == len(COUNTERS)]
+        for (_, before), (at, after) in pairwise(whole):
             grown = tuple(b - a for a, b in zip(before, after, strict=True))
             # A restart begins the counters anew.
-            if min(grown) >= 0 and grown[1] > 0:
-                rows.append(grown)
+            if min(grown) >= 0 and grown[1] > 0 and before[1] >= WARM_UP_STEPS:
+                rows.append((at, grown))
     return rows
