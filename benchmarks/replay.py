@@ -204,7 +204,7 @@ def compare(cluster: Cluster, given: argparse.Namespace) -> None:
             replays.append(replay(cluster, manifest, plan, seed=number))
         counted = ask(cluster, replays[0].began, replays[1].ended)
     cost = measured_cost(counted)
-    crowded = crowding(counted, cost)
+    crowded = crowding(counted)
     runs: dict[str, tuple[Run, Sequence[Seen]]] = {
         f"replay {number}": (run_of(f"replay {number}", one.seen, one.timeline), one.seen)
         for number, one in enumerate(replays, start=1)
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--begin", type=float, default=0.0, help="of the window, seconds")
     parser.add_argument("--seconds", type=float, default=300.0, help="of the window")
     parser.add_argument(
-        "--load", type=float, default=2.4, help="of the busiest minute, in replicas' full load"
+        "--load", type=float, default=2.6, help="of the busiest minute, in replicas' full load"
     )
     parser.add_argument("--shorten", type=float, default=8.0, help="what lengths are divided by")
     parser.add_argument("--longest-prompt", type=int, default=256)

@@ -17,9 +17,10 @@ from fastgen_runtime.engine.latency import StepCost
 
 SETTLE_SECONDS: Final = 3.0
 """From the last answer until Prometheus has scraped its steps."""
-MEASURED: Final = (60, 1.0)
-"""Requests behind the lead, and seconds between them: about what one replica carries. The lead
-itself has too few steps, and too few of them with several answers, to tell their parts apart."""
+MEASURED: Final = (60, 0.5)
+"""Requests behind the lead, and seconds between them: more than one replica carries, so that its
+steps are as full and its CPU limit is as used up as in the window. The lead itself has too few
+steps, and too few of them with several answers, to tell their parts apart."""
 PAUSE_SECONDS: Final = 5.0
 
 Answers = Sequence[Sequence[dict[str, Any]]]

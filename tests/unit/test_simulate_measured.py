@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fastgen_balancer.promql import Selector
 from fastgen_cli.errors import UserError
 from fastgen_cli.simulate.measured import (
-    COUNTERS,
+    QUERIED,
     WARM_UP_STEPS,
     crowding,
     measured_cost,
@@ -28,17 +28,18 @@ def answers_of(replicas: dict[str, list[tuple[float, ...]]]) -> list[list[dict[s
             }
             for name, rows in replicas.items()
         ]
-        for column in range(len(COUNTERS))
+        for column in range(len(QUERIED))
     ]
 
 
 def counted(cost: StepCost, steps: list[tuple[int, int]]) -> list[tuple[float, ...]]:
-    """The counters of a replica that makes a step a second, of so many tokens and requests."""
-    rows = [(0.0, 0.0, 0.0, 0.0)]
+    """The counters of a replica that makes a step a second, of so many tokens and requests; none
+    runs when it is scraped."""
+    rows = [(0.0, 0.0, 0.0, 0.0, 0.0)]
     for tokens, requests in steps:
-        seconds, count, all_tokens, outputs = rows[-1]
+        seconds, count, all_tokens, outputs, running = rows[-1]
         seconds += cost.seconds(StepShape(tokens, 0, requests))
-        rows.append((seconds, count + 1, all_tokens + tokens, outputs + requests))
+        rows.append((seconds, count + 1, all_tokens + tokens, outputs + requests, running))
     return rows
 
 
@@ -71,7 +72,9 @@ def test_idle_seconds_restarts_and_missing_samples_do_not_count() -> None:
     assert found.per_request == pytest.approx(0.015, rel=1e-3)
 
 
-@pytest.mark.parametrize("rows", [[], counted(COST, [(5, 5)] * 3), [(1.0, 2.0, 3.0, 4.0)] * 20])
+@pytest.mark.parametrize(
+    "rows", [[], counted(COST, [(5, 5)] * 3), [(1.0, 2.0, 3.0, 4.0, 0.0)] * 20]
+)
 def test_replicas_that_made_no_steps_are_told(rows: list[tuple[float, ...]]) -> None:
     with pytest.raises(UserError, match="fastgen_step_seconds_count"):
         measured_cost(answers_of({"a": rows}))
@@ -84,6 +87,7 @@ def test_prometheus_is_asked_for_one_deployment() -> None:
         f"fastgen_step_seconds_count{labels}",
         f"fastgen_step_tokens_sum{labels}",
         f"fastgen_output_tokens_total{labels}",
+        f"fastgen_running_requests{labels}",
     )
 
 
@@ -106,7 +110,23 @@ def test_steps_beside_others_are_told_apart_from_those_of_a_replica_alone() -> N
     answers = answers_of(
         {"a": [*alone, *_after(last, beside)], "b": [*idle, *_after(idle[-1], beside)]}
     )
-    assert crowding(answers, COST) == pytest.approx({1: 1.0, 2: 1.5}, rel=0.01)
+    found = crowding(answers)
+    assert found.keys() == {1, 2}
+    assert found[2] / found[1] == pytest.approx(1.5, rel=0.01)
+
+
+def test_what_lies_between_the_steps_of_a_replica_with_enough_to_do_is_part_of_them() -> None:
+    # A step each second, which lasts a quarter of it.
+    steps = [*WARM_UP, *[(1, 1), (5, 5)] * 20]
+    cost = StepCost(0.2, 0.0, 0.0, 0.02)
+    idle = counted(cost, steps)
+    assert measured_cost(answers_of({"a": idle})).base == pytest.approx(0.2, rel=1e-2)
+    busy = [(*row[:-1], 3.0) for row in idle]
+    found = measured_cost(answers_of({"a": busy}))
+    assert found.base == pytest.approx(0.2 + (1 - 0.26), rel=1e-2)
+    # For some seconds it may as well have been one long step.
+    shortly = [(*row[:-1], 3.0 if 8 <= second < 16 else 0.0) for second, row in enumerate(idle)]
+    assert measured_cost(answers_of({"a": shortly})).base == pytest.approx(0.2, rel=1e-2)
 
 
 def _after(last: tuple[float, ...], rows: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
