@@ -25,29 +25,26 @@ from replay_cluster import (
     BUDGET_TOKENS,
     MAX_CONCURRENT,
     MAX_LENGTH,
-    NAME,
-    NAMESPACE,
     Watch,
-    ask_range,
     cold_start_told,
     deployment,
     installation,
     manifest_of,
 )
-from replay_report import bars, cost_text, factors, table
-from replay_requests import LEAD, Plan, arrivals_of, make_plan, seen_of, send
+from replay_cost import SETTLE_SECONDS, ask, calibrate
+from replay_report import bars, condition_text, cost_text, crowding_text, factors, table
+from replay_requests import Plan, arrivals_of, make_plan, seen_of, send
 
 from fastgen_api.names import Outcome
 from fastgen_api.spec import BudgetMode, parse
-from fastgen_balancer.promql import Selector
 from fastgen_cli.simulate.agreement import Run, Seen, Verdict, judge, run_of
-from fastgen_cli.simulate.measured import measured_cost, queries_of
+from fastgen_cli.simulate.measured import crowding, measured_cost
 from fastgen_cli.simulate.profile import Profile
 from fastgen_cli.simulate.result import Moment
 from fastgen_cli.simulate.scaler import OwnScaler
 from fastgen_cli.simulate.simulation import Setup, pace_of, simulate
 from fastgen_cli.simulate.slo import parse_slo
-from fastgen_cli.simulate.trace import Trace, read_trace
+from fastgen_cli.simulate.trace import read_trace
 from fastgen_cli.simulate.window import Cut, busiest_load, cut
 from fastgen_devcluster.cluster import Cluster
 from fastgen_runtime.engine.latency import StepCost
@@ -55,8 +52,8 @@ from fastgen_runtime.engine.latency import StepCost
 SCRAPE_SECONDS: Final = 1.0
 """As devcluster/manifests/prometheus.yaml has it."""
 SEEDS: Final = 5
-SETTLE_SECONDS: Final = 3.0
-"""From the last answer until Prometheus has scraped its steps."""
+STEPS_OFF: Final = 0.1
+"""By such a share steps are made shorter and longer, to tell how much hangs on their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +68,6 @@ class Replayed:
     ended: float
     """Unix times of the window."""
     cold_start_told: float | None
-
-
-def calibrate(cluster: Cluster, manifest: dict[str, Any], trace: Trace) -> StepCost:
-    """What a step costs on this machine, from the lead of a replay alone."""
-    lead = trace[: LEAD[0]]
-    spaced = [replace(one, at=number * LEAD[1]) for number, one in enumerate(lead)]
-    with deployment(cluster, manifest) as url:
-        begun = time.time()
-        send(url, arrivals_of(tuple(spaced), seed=0))
-        time.sleep(SETTLE_SECONDS)
-        return ask_cost(cluster, begun, time.time())
-
-
-def ask_cost(cluster: Cluster, begin: float, end: float) -> StepCost:
-    """What steps cost between two Unix times, by what the replicas measured."""
-    url = cluster.prometheus_url or ""
-    queries = queries_of(Selector(NAME, NAMESPACE))
-    return measured_cost(ask_range(url, query, begin, end) for query in queries)
 
 
 def replay(cluster: Cluster, manifest: dict[str, Any], plan: Plan, seed: int) -> Replayed:
@@ -223,7 +202,9 @@ def compare(cluster: Cluster, given: argparse.Namespace) -> None:
         for number in (1, 2):
             print(f"replay {number}: {plan.seconds:.0f} s", file=sys.stderr, flush=True)
             replays.append(replay(cluster, manifest, plan, seed=number))
-        cost = ask_cost(cluster, replays[0].began, replays[1].ended)
+        counted = ask(cluster, replays[0].began, replays[1].ended)
+    cost = measured_cost(counted)
+    crowded = crowding(counted)
     runs: dict[str, tuple[Run, Sequence[Seen]]] = {
         f"replay {number}": (run_of(f"replay {number}", one.seen, one.timeline), one.seen)
         for number, one in enumerate(replays, start=1)
@@ -231,13 +212,18 @@ def compare(cluster: Cluster, given: argparse.Namespace) -> None:
     told = next((one.cold_start_told for one in replays if one.cold_start_told), None)
     starts = [run.cold_start_seconds for run, _ in runs.values() if run.cold_start_seconds]
     profile = profile_of(cost, mean(starts) if starts else told or 0.0)
-    print(f"During the replays: {cost_text(cost)}", flush=True)
+    print(f"During the replays: {cost_text(cost)} {crowding_text(crowded)}", flush=True)
     runs["simulated"] = simulated(plan, profile, told)
     first, second, predicted = (run for run, _ in runs.values())
     verdict = judge(first, second, predicted, plan.seconds)
     print(f"\n{table((first, second, predicted))}\n\n{bars(verdict)}")
+    off = [
+        simulated(plan, profile.slowed(factor), told)[0]
+        for factor in (1 - STEPS_OFF, 1 + STEPS_OFF)
+    ]
+    print(f"\n{condition_text(STEPS_OFF, off)}")
     late = max(one.latest_seconds for one in replays)
-    print(f"\nNo request left more than {late:.2f} s after it was due.")
+    print(f"No request left more than {late:.2f} s after it was due.")
     save(given.out, plan, profile, replays, runs, verdict)
 
 
@@ -248,12 +234,12 @@ def main() -> None:
     parser.add_argument("--begin", type=float, default=0.0, help="of the window, seconds")
     parser.add_argument("--seconds", type=float, default=300.0, help="of the window")
     parser.add_argument(
-        "--load", type=float, default=1.2, help="of the busiest minute, in replicas' full load"
+        "--load", type=float, default=2.6, help="of the busiest minute, in replicas' full load"
     )
-    parser.add_argument("--shorten", type=float, default=16.0, help="what lengths are divided by")
+    parser.add_argument("--shorten", type=float, default=8.0, help="what lengths are divided by")
     parser.add_argument("--longest-prompt", type=int, default=256)
     parser.add_argument("--longest-output", type=int, default=64)
-    parser.add_argument("--cpu", default="400m", help="limit of a replica")
+    parser.add_argument("--cpu", default="200m", help="limit of a replica")
     parser.add_argument("--max-replicas", type=int, default=3)
     parser.add_argument("--slo", default="ttft=4s+30ms,tpot=1s,gap=4s,percent=90")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))

@@ -27,7 +27,7 @@ READY_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 0.5
 MAX_CONCURRENT: Final = 8
 MAX_LENGTH: Final = 512
-BLOCK_SIZE: Final = 32
+BLOCK_SIZE: Final = 64
 BUDGET_TOKENS: Final = 64
 
 
@@ -49,7 +49,7 @@ def manifest_of(slo: SLO, cpu: str, max_replicas: int) -> dict[str, Any]:
         "spec": {
             "model": {"source": "file:///models/SmolLM2-135M-Instruct.gguf", "servedName": NAME},
             "engine": {
-                "dtype": "Float32",
+                "dtype": "BFloat16",
                 "maxModelLength": MAX_LENGTH,
                 "maxConcurrentRequests": MAX_CONCURRENT,
                 "kvBlockSize": BLOCK_SIZE,

@@ -1,6 +1,6 @@
 """What `replay.py` prints: what was cut off the trace, the runs side by side, and the bars."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from fastgen_cli.simulate.agreement import MOST_STEPS, Run, Verdict
@@ -28,6 +28,18 @@ def cost_text(cost: StepCost) -> str:
         f"A step takes {cost.base * 1e3:.0f} ms, {cost.per_token * 1e3:.2f} ms more for each "
         f"token, {cost.per_request * 1e3:.1f} ms for each request."
     )
+
+
+def crowding_text(crowding: Mapping[int, float]) -> str:
+    """How much longer steps took than that with so many replicas at work."""
+    told = [f"{ratio - 1:+.0%} with {count}" for count, ratio in crowding.items()]
+    return f"By replicas that compute at the same time: {', '.join(told)}."
+
+
+def condition_text(share: float, runs: Sequence[Run]) -> str:
+    """What the simulator says of a window when steps are shorter and longer by a share."""
+    said = " and ".join(f"{_seconds(run.ttft_p90)} ({changes(run.timeline)})" for run in runs)
+    return f"With steps {share:.0%} shorter and longer the simulated TTFT P90 is {said}."
 
 
 def table(runs: Sequence[Run]) -> str:

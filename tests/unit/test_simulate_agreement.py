@@ -1,4 +1,4 @@
-"""Simulated against real: what is cut of a trace, what replicas learnt, what agrees with what."""
+"""Simulated against real: what is cut of a trace, and what agrees with what."""
 
 from itertools import pairwise
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastgen_balancer.promql import Selector
 from fastgen_cli.errors import UserError
 from fastgen_cli.simulate.agreement import (
     Distance,
@@ -18,12 +17,11 @@ from fastgen_cli.simulate.agreement import (
     run_of,
     wanted_at,
 )
-from fastgen_cli.simulate.measured import COUNTERS, measured_cost, queries_of
 from fastgen_cli.simulate.result import Moment
 from fastgen_cli.simulate.trace import Arrival, Trace
 from fastgen_cli.simulate.window import Cut, busiest_load, cut, lead_seconds, led_in
 from fastgen_runtime.engine.budget import Pace
-from fastgen_runtime.engine.latency import StepCost, StepShape
+from fastgen_runtime.engine.latency import StepCost
 
 COST = StepCost(0.25, 0.008, 1e-6, 0.015)
 
@@ -114,76 +112,6 @@ def test_the_busiest_minute_is_in_engine_seconds_per_second() -> None:
     longest = 0.9 * 1.0
     found = busiest_load(trace, cost, Pace(1.0, None, 0.0, 0.0))
     assert found == pytest.approx(own * longest / (longest - 0.25), rel=0.02)
-
-
-def answers_of(replicas: dict[str, list[tuple[float, ...]]]) -> list[list[dict[str, object]]]:
-    """Prometheus' answers of counters: a row for each second, and each counter a column."""
-    return [
-        [
-            {
-                "metric": {"instance": name},
-                "values": [[at, repr(row[column])] for at, row in enumerate(rows)],
-            }
-            for name, rows in replicas.items()
-        ]
-        for column in range(len(COUNTERS))
-    ]
-
-
-def counted(cost: StepCost, steps: list[tuple[int, int]]) -> list[tuple[float, ...]]:
-    """The counters of a replica that makes a step a second, of so many tokens and requests."""
-    rows = [(0.0, 0.0, 0.0, 0.0)]
-    for tokens, requests in steps:
-        seconds, count, all_tokens, outputs = rows[-1]
-        seconds += cost.seconds(StepShape(tokens, 0, requests))
-        rows.append((seconds, count + 1, all_tokens + tokens, outputs + requests))
-    return rows
-
-
-shapes = st.tuples(st.integers(1, 200), st.integers(1, 8)).map(lambda s: (s[0] + s[1], s[1]))
-
-
-@given(st.lists(shapes, min_size=8, max_size=40), st.lists(shapes, min_size=8, max_size=40))
-def test_the_cost_of_steps_is_found_in_what_replicas_counted(
-    one: list[tuple[int, int]], other: list[tuple[int, int]]
-) -> None:
-    cost = StepCost(0.25, 0.008, 0.0, 0.015)
-    found = measured_cost(answers_of({"a": counted(cost, one), "b": counted(cost, other)}))
-    # Parts that always come together cannot be told apart, but whatever there was is predicted.
-    for tokens, requests in (*one, *other):
-        shape = StepShape(tokens, 0, requests)
-        assert found.seconds(shape) == pytest.approx(cost.seconds(shape), rel=1e-2)
-    assert min(found.base, found.per_token, found.per_request) >= 0
-
-
-def test_idle_seconds_restarts_and_missing_samples_do_not_count() -> None:
-    cost = StepCost(0.25, 0.008, 0.0, 0.015)
-    steps = [(64, 1), (3, 3), (65, 2), (8, 8), (30, 1), (5, 5)]
-    rows = counted(cost, steps)
-    broken = [*rows, rows[-1], rows[-1], *counted(cost, steps[::-1])]
-    answers = answers_of({"a": broken})
-    # One counter misses a sample, so that second cannot be used and the next ones can.
-    del answers[2][0]["values"][2]  # type: ignore[attr-defined]
-    found = measured_cost(answers)
-    assert found.base == pytest.approx(0.25, rel=1e-3)
-    assert found.per_token == pytest.approx(0.008, rel=1e-3)
-    assert found.per_request == pytest.approx(0.015, rel=1e-3)
-
-
-@pytest.mark.parametrize("rows", [[], counted(COST, [(5, 5)] * 3), [(1.0, 2.0, 3.0, 4.0)] * 20])
-def test_replicas_that_made_no_steps_are_told(rows: list[tuple[float, ...]]) -> None:
-    with pytest.raises(UserError, match="fastgen_step_seconds_count"):
-        measured_cost(answers_of({"a": rows}))
-
-
-def test_prometheus_is_asked_for_one_deployment() -> None:
-    labels = '{deployment="chat",deployment_namespace="team"}'
-    assert queries_of(Selector("chat", "team")) == (
-        f"fastgen_step_seconds_sum{labels}",
-        f"fastgen_step_seconds_count{labels}",
-        f"fastgen_step_tokens_sum{labels}",
-        f"fastgen_output_tokens_total{labels}",
-    )
 
 
 def moments(*rows: tuple[float, int, int]) -> tuple[Moment, ...]:

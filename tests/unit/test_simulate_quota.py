@@ -15,7 +15,7 @@ from fastgen_api.spec import BudgetMode
 from fastgen_cli.percentile import percentile
 from fastgen_cli.simulate.call import Call
 from fastgen_cli.simulate.events import Events
-from fastgen_cli.simulate.measured import COUNTERS, measured_cost
+from fastgen_cli.simulate.measured import QUERIED, measured_cost
 from fastgen_cli.simulate.profile import CAUTION, Profile
 from fastgen_cli.simulate.replica import Replica
 from fastgen_cli.simulate.trace import Trace
@@ -123,7 +123,7 @@ def serve(replica: Replica, ended: list[Timings], trace: Trace) -> list[tuple[fl
         follow()
 
     def scrape() -> None:
-        scraped.append(getattr(replica, "totals", ()))
+        scraped.append((*getattr(replica, "totals", ()), float(replica.num_running)))
         if len(ended) < len(trace) and events.now < LONGEST_SECONDS:
             events.after(1.0, scrape)
 
@@ -164,7 +164,7 @@ def test_the_fit_over_its_steps_predicts_a_replica_with_a_cpu_limit(
                 "values": [[at, row[column]] for at, row in enumerate(rows)],
             }
         ]
-        for column in range(len(COUNTERS))
+        for column in range(len(QUERIED))
     ]
     fitted = measured_cost(answers)
     ideal: list[Timings] = []
